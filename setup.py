@@ -1,0 +1,57 @@
+"""Package metadata. Also places configuration/, scripts/ and model_card/ inside the installed package."""
+
+from pathlib import Path
+
+from setuptools import setup
+
+ROOT = Path(__file__).parent
+# Folders at the top of a clone -> subpackages once installed, so that a wheel has what a clone has.
+MAPPED = {f"modeling_vanilla.{name}": name for name in ("configuration", "scripts", "model_card")}
+
+setup(
+    name="vanilla-transformer",
+    version="0.1.0",
+    description='The Transformer of "Attention Is All You Need" as a first-class Hugging Face model',
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=[
+        "modeling_vanilla",
+        *(f"modeling_vanilla.{name}" for name in ("data", "training", "decoding", "evaluation")),
+        *MAPPED,
+    ],
+    package_dir=MAPPED,
+    package_data={
+        "modeling_vanilla": ["py.typed"],
+        "modeling_vanilla.configuration": ["*.yaml"],
+        "modeling_vanilla.model_card": ["*.md"],
+    },
+    install_requires=[
+        "torch>=2.6",
+        "transformers>=5.24,<6",
+        "accelerate>=1.15",
+        "datasets>=5.0",
+        "tokenizers>=0.22",
+        "evaluate>=0.4.6",
+        "safetensors>=0.5",
+        "sacrebleu>=2.5",
+        "pyyaml>=6",
+        "numpy>=1.26",
+    ],
+    extras_require={
+        "tensorboard": ["tensorboard>=2.15"],
+        "zstd": ["zstandard>=0.22"],
+        "test": ["pytest>=8", "hypothesis>=6.100", "tensorboard>=2.15", "zstandard>=0.22"],
+        "lint": ["ruff>=0.17", "mypy>=2", "types-PyYAML>=6"],
+    },
+    entry_points={"console_scripts": ["vanilla=modeling_vanilla.scripts.main:main"]},
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+)
