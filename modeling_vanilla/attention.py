@@ -1,0 +1,124 @@
+# Copyright 2026 The vanilla-transformer authors. Licensed under the Apache License, Version 2.0.
+"""Attention (section 3.2): one class for the encoder, the decoder and what joins them, on every backend.
+
+Shapes: `B` sentences, `T` query and `S` key positions, `D` d_model, `H` heads, `K` d_k, `V` d_v.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .configuration_vanilla import VanillaConfig
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,  # (B, H, T, K)
+    key: torch.Tensor,  # (B, H, S, K)
+    value: torch.Tensor,  # (B, H, S, V)
+    attention_mask: torch.Tensor | None,  # (B or 1, 1, T, S), added to the scores
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scaled dot-product attention, equation 1: softmax(Q Kᵀ / sqrt(d_k)) V, as it is written."""
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling  # (B, H, T, S)
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)  # (B, H, T, S)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    output = torch.matmul(weights, value)  # (B, H, T, V)
+    return output.transpose(1, 2).contiguous(), weights  # (B, T, H, V), (B, H, T, S)
+
+
+class VanillaAttention(nn.Module):
+    """
+    Multi-head attention, section 3.2.2: Concat(head_1, ..., head_h) W^O, head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
+
+    Queries come from `hidden_states`; keys and values from the same place, or from `key_value_states` (the encoder's
+    output, in the decoder's cross attention).
+    """
+
+    def __init__(self, config: VanillaConfig, num_heads: int, *, is_causal: bool = False, layer_idx: int | None = None):
+        super().__init__()
+        self.config = config
+        self.num_heads = num_heads
+        self.d_k = config.d_k or config.d_model // num_heads
+        self.d_v = config.d_v or config.d_model // num_heads
+        self.scaling = self.d_k**-0.5
+        self.dropout = config.attention_dropout
+        self.is_causal = is_causal  # read by the sdpa and flash backends, which take a missing one for True
+        self.layer_idx = layer_idx
+        self.q_proj = nn.Linear(config.d_model, num_heads * self.d_k, bias=config.use_bias)
+        self.k_proj = nn.Linear(config.d_model, num_heads * self.d_k, bias=config.use_bias)
+        self.v_proj = nn.Linear(config.d_model, num_heads * self.d_v, bias=config.use_bias)
+        for projection in (self.q_proj, self.k_proj, self.v_proj):
+            # Read when weights are drawn: the three count as one matrix (3D, D), as in torch.nn.MultiheadAttention.
+            projection.init_gain = 2**-0.5
+        self.out_proj = nn.Linear(num_heads * self.d_v, config.d_model, bias=config.use_bias)
+
+    def heads(self, x: torch.Tensor, size: int) -> torch.Tensor:
+        """Splits `(B, L, H * size)` into heads: `(B, H, L, size)`."""
+        return x.view(*x.shape[:2], self.num_heads, size).transpose(1, 2)
+
+    def keys_and_values(
+        self, states: torch.Tensor, cache: Cache | None, is_cross_attention: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys `(B, H, S, K)` and values `(B, H, S, V)`, the cached ones included."""
+        if is_cross_attention and isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(self.layer_idx):
+            layer = cache.cross_attention_cache.layers[self.layer_idx]  # the source doesn't change: projected once
+            return layer.keys, layer.values
+        key = self.heads(self.k_proj(states), self.d_k)  # (B, H, S, K)
+        value = self.heads(self.v_proj(states), self.d_v)  # (B, H, S, V)
+        if cache is None:
+            return key, value
+        if not isinstance(cache, EncoderDecoderCache):
+            return cache.update(key, value, self.layer_idx)
+        if not is_cross_attention:
+            return cache.self_attention_cache.update(key, value, self.layer_idx)
+        cache.is_updated[self.layer_idx] = True
+        return cache.cross_attention_cache.update(key, value, self.layer_idx)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        cache: Cache | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """
+        Args:
+            hidden_states: `(B, T, D)`.
+            key_value_states: `(B, S, D)`, or None for self attention.
+            attention_mask: what the library's mask functions made for this backend, or None when nothing is masked
+                (or when `is_causal` says it all).
+            cache: keys and values of earlier positions; updated in place.
+
+        Returns:
+            the output `(B, T, D)`, and the attention weights `(B, H, T, S)` on the eager backend (else None).
+        """
+        B, T, _ = hidden_states.shape
+        query = self.heads(self.q_proj(hidden_states), self.d_k)  # (B, H, T, K)
+        is_cross_attention = key_value_states is not None
+        states = key_value_states if is_cross_attention else hidden_states
+        key, value = self.keys_and_values(states, cache, is_cross_attention)
+
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        output, weights = attend(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )  # (B, T, H, V)
+        return self.out_proj(output.reshape(B, T, self.num_heads * self.d_v)), weights
+
+
+__all__ = ["VanillaAttention", "eager_attention_forward"]

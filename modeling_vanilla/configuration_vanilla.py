@@ -1,0 +1,155 @@
+# Copyright 2026 The vanilla-transformer authors. Licensed under the Apache License, Version 2.0.
+"""The configuration of the Transformer of "Attention Is All You Need" and of its close relatives."""
+
+from typing import Any, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
+
+
+@strict
+class VanillaConfig(PreTrainedConfig):
+    r"""
+    Describes one member of the family; `VanillaConfig()` is the paper's base model (Vaswani et al. 2017, table 3,
+    row "base") with a vocabulary of 37,000. Sections and tables below are the paper's.
+
+    Args:
+        vocab_size (`int`, defaults to 37000): rows of the source embedding; of the target's too unless
+            `decoder_vocab_size` is given (section 5.1).
+        decoder_vocab_size (`int`, *optional*): rows of the target embedding and of the output projection.
+        d_model (`int`, defaults to 512): width of every layer's input and output (section 3.1).
+        encoder_layers, decoder_layers (`int`, defaults to 6): N in section 3.1.
+        encoder_attention_heads, decoder_attention_heads (`int`, defaults to 8): h in section 3.2.2.
+        d_k, d_v (`int`, *optional*): size of a key and of a value per head (table 3, row B); `d_model / heads` unless
+            given. They may differ from each other.
+        encoder_ffn_dim, decoder_ffn_dim (`int`, defaults to 2048): d_ff in section 3.3.
+        activation_function (`str`, defaults to `"relu"`): between the two linear maps of section 3.3.
+        dropout (`float`, defaults to 0.1): P_drop, on each sub-layer's output and on the embeddings (section 5.4).
+        attention_dropout, activation_dropout (`float`, defaults to 0.0): on the attention weights and inside the
+            feed-forward network; the paper has neither.
+        norm_position (`"post"` or `"pre"`, defaults to `"post"`): `LayerNorm(x + Sublayer(x))` of section 3.1, or
+            `x + Sublayer(LayerNorm(x))` with one more norm at the end of each stack.
+        layer_norm_eps (`float`, defaults to 1e-5): PyTorch's default.
+        position_encoding (`"sinusoidal"`, `"learned"`, `"rotary"` or `"alibi"`): section 3.5; only `"sinusoidal"` is
+            available in this version.
+        sinusoid_layout (`"interleaved"`, `"halves"` or `"tensor2tensor"`): where sine and cosine lie. `interleaved` is
+            the formula of section 3.5; `halves` puts all sines before all cosines (Marian); `tensor2tensor` does too,
+            with wavelengths spaced by d/2 - 1 (the authors' code, and fairseq's).
+        position_offset (`int`, defaults to 0): the number of the first position (fairseq: pad_token_id + 1).
+        max_position_embeddings (`int`, defaults to 1024): positions tabulated at first; sinusoids grow past it.
+        scale_embedding (`bool`, defaults to True): multiply embeddings by sqrt(d_model) (section 3.4).
+        use_bias (`bool`, defaults to True): biases of the linear maps in attention and feed-forward networks.
+        output_bias (`bool`, defaults to False): a bias on the output projection.
+        tied_embeddings (`"all"`, `"decoder"`, `"source_target"` or `"none"`): which of the source embedding, target
+            embedding and output projection are one matrix: all three (section 3.4), the last two, the first two, none.
+        tie_word_embeddings (`bool`, defaults to True): the library's master switch; False unties everything.
+        pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`): 0, 1, 2 and 1, as our tokenizers do.
+        use_cache (`bool`, defaults to True): keep keys and values while generating.
+
+    Raises:
+        ValueError: when a value is out of range or two values don't fit, naming the value, the limit and the remedy.
+
+    Example:
+
+    ```python
+    >>> from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+    >>> VanillaForConditionalGeneration(VanillaConfig()).num_parameters()
+    63082496
+
+    ```
+    """
+
+    model_type = "vanilla"
+    keys_to_ignore_at_inference = ["cache"]  # noqa: RUF012  (the library's attribute)
+    attribute_map = {  # noqa: RUF012
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
+
+    vocab_size: int = 37000
+    decoder_vocab_size: int | None = None
+    d_model: int = 512
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    encoder_attention_heads: int = 8
+    decoder_attention_heads: int = 8
+    d_k: int | None = None
+    d_v: int | None = None
+    encoder_ffn_dim: int = 2048
+    decoder_ffn_dim: int = 2048
+    activation_function: str = "relu"
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    norm_position: Literal["post", "pre"] = "post"
+    layer_norm_eps: float = 1e-5
+    position_encoding: Literal["sinusoidal", "learned", "rotary", "alibi"] = "sinusoidal"
+    sinusoid_layout: Literal["interleaved", "halves", "tensor2tensor"] = "interleaved"
+    position_offset: int = 0
+    max_position_embeddings: int = 1024
+    scale_embedding: bool = True
+    use_bias: bool = True
+    output_bias: bool = False
+    tied_embeddings: Literal["all", "decoder", "source_target", "none"] = "all"
+    tie_word_embeddings: bool = True
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = 1
+    is_encoder_decoder: bool = True
+    use_cache: bool = True
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
+        super().__post_init__(**kwargs)
+
+    def validate_architecture(self) -> None:
+        """Checks values against each other; the base class calls it when a config is built, loaded and saved."""
+        at_least_one = ("vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers",
+                        "encoder_attention_heads", "decoder_attention_heads", "d_k", "d_v", "encoder_ffn_dim",
+                        "decoder_ffn_dim", "max_position_embeddings")  # fmt: skip
+        for name in at_least_one:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: must be at least 1")
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 0 and below 1")
+        for side in ("encoder", "decoder"):
+            heads = getattr(self, f"{side}_attention_heads")
+            if (self.d_k is None or self.d_v is None) and self.d_model % heads:
+                raise ValueError(
+                    f"d_model={self.d_model} is not a multiple of {side}_attention_heads={heads}: "
+                    "change one of them, or give d_k and d_v"
+                )
+        if self.activation_function not in ACT2FN:
+            raise ValueError(
+                f"activation_function={self.activation_function!r} is unknown: one of {', '.join(sorted(ACT2FN))}"
+            )
+        if self.position_encoding != "sinusoidal":
+            raise ValueError(
+                f"position_encoding={self.position_encoding!r} is not available in this version: use 'sinusoidal'"
+            )
+        if self.d_model % 2:
+            raise ValueError(f"d_model={self.d_model} is odd: sinusoids come in pairs, so make it even")
+        if self.sinusoid_layout == "tensor2tensor" and self.d_model < 4:
+            raise ValueError(f"d_model={self.d_model}: sinusoid_layout='tensor2tensor' needs at least 4")
+        if self.position_offset < 0:
+            raise ValueError(f"position_offset={self.position_offset}: must be at least 0")
+        if self.tied_embeddings in ("all", "source_target") and self.decoder_vocab_size != self.vocab_size:
+            raise ValueError(
+                f"tied_embeddings={self.tied_embeddings!r} shares one matrix, but vocab_size={self.vocab_size} and "
+                f"decoder_vocab_size={self.decoder_vocab_size}: make them equal, or use 'decoder' or 'none'"
+            )
+        for name, limit in (
+            ("pad_token_id", min(self.vocab_size, self.decoder_vocab_size or self.vocab_size)),
+            ("decoder_start_token_id", self.decoder_vocab_size),
+        ):
+            token = getattr(self, name)
+            if token is not None and not 0 <= token < limit:
+                raise ValueError(f"{name}={token} is outside the vocabulary: must be from 0 to {limit - 1}")
+
+
+__all__ = ["VanillaConfig"]

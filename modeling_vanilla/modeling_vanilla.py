@@ -1,0 +1,491 @@
+# Copyright 2026 The vanilla-transformer authors. Licensed under the Apache License, Version 2.0.
+"""
+The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), from layers to heads; sections are the paper's.
+
+Shapes: `B` sentences, `S` source and `T` target positions, `D` d_model, `H` heads, `V` vocabulary.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.generation import GenerationMixin
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.modeling_utils import PreTrainedModel
+from transformers.utils import can_return_tuple
+from transformers.utils.deprecation import deprecate_kwarg
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .attention import VanillaAttention
+from .configuration_vanilla import VanillaConfig
+from .loss import projected_cross_entropy, smoothed_cross_entropy
+from .positions import SinusoidalPositions
+
+accept_old_cache_name = deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+
+
+def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
+    """Decoder inputs from labels `(B, T)`: the start token, then every label but the last; -100 becomes padding."""
+    shifted = labels.new_full(labels.shape, decoder_start_token_id)
+    shifted[:, 1:] = labels[:, :-1]
+    return shifted.masked_fill_(shifted == -100, pad_token_id)
+
+
+class VanillaEncoderLayer(GradientCheckpointingLayer):
+    """Section 3.1: self attention, then a position-wise feed-forward network, each in a residual connection."""
+
+    side = "encoder"
+
+    def __init__(self, config: VanillaConfig, layer_idx: int):
+        super().__init__()
+        D, ffn_dim = config.d_model, getattr(config, f"{self.side}_ffn_dim")
+        self.pre_norm = config.norm_position == "pre"
+        self.dropout = nn.Dropout(config.dropout)
+        self.self_attn = self.attention(config, layer_idx, is_causal=self.side == "decoder")
+        self.self_attn_layer_norm = nn.LayerNorm(D, eps=config.layer_norm_eps)
+        self.activation_fn = ACT2FN[config.activation_function]
+        self.activation_dropout = nn.Dropout(config.activation_dropout)
+        self.fc1 = nn.Linear(D, ffn_dim, bias=config.use_bias)
+        self.fc2 = nn.Linear(ffn_dim, D, bias=config.use_bias)
+        self.final_layer_norm = nn.LayerNorm(D, eps=config.layer_norm_eps)
+
+    def attention(self, config: VanillaConfig, layer_idx: int, is_causal: bool) -> VanillaAttention:
+        num_heads = getattr(config, f"{self.side}_attention_heads")
+        return VanillaAttention(config, num_heads, is_causal=is_causal, layer_idx=layer_idx)
+
+    def residual(
+        self, x: torch.Tensor, norm: nn.LayerNorm, sublayer: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """LayerNorm(x + Dropout(Sublayer(x))), or x + Dropout(Sublayer(LayerNorm(x))) with the norm in front."""
+        if self.pre_norm:
+            return x + self.dropout(sublayer(norm(x)))
+        return norm(x + self.dropout(sublayer(x)))
+
+    def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Section 3.3, equation 2: max(0, x W_1 + b_1) W_2 + b_2."""
+        return self.fc2(self.activation_dropout(self.activation_fn(self.fc1(x))))
+
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> torch.Tensor:
+        """Maps `(B, S, D)` to `(B, S, D)`."""
+        x = self.residual(
+            hidden_states,
+            self.self_attn_layer_norm,
+            lambda x: self.self_attn(x, attention_mask=attention_mask, **kwargs)[0],
+        )
+        return self.residual(x, self.final_layer_norm, self.feed_forward)
+
+
+class VanillaDecoderLayer(VanillaEncoderLayer):
+    """Section 3.1: as the encoder's, with attention over the encoder's output between the two sub-layers."""
+
+    side = "decoder"
+
+    def __init__(self, config: VanillaConfig, layer_idx: int):
+        super().__init__(config, layer_idx)
+        self.encoder_attn = self.attention(config, layer_idx, is_causal=False)
+        self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        cache: Cache | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Maps `(B, T, D)` to `(B, T, D)`, given the encoder's output `(B, S, D)`."""
+        x = self.residual(
+            hidden_states,
+            self.self_attn_layer_norm,
+            lambda x: self.self_attn(x, attention_mask=attention_mask, cache=cache, **kwargs)[0],
+        )
+        x = self.residual(
+            x,
+            self.encoder_attn_layer_norm,
+            lambda x: self.encoder_attn(x, encoder_hidden_states, encoder_attention_mask, cache, **kwargs)[0],
+        )
+        return self.residual(x, self.final_layer_norm, self.feed_forward)
+
+
+class VanillaPreTrainedModel(PreTrainedModel):
+    """What all our models share: initial weights, and what the library may do with them."""
+
+    config: VanillaConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["VanillaEncoderLayer", "VanillaDecoderLayer"]  # noqa: RUF012
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """
+        Glorot-uniform matrices, zero biases, embeddings from N(0, 1 / D) so that scaling by sqrt(D) gives unit
+        variance: the authors' code.
+        """
+        if isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=self.config.d_model**-0.5)
+            if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
+                init.zeros_(module.weight[module.padding_idx])
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, SinusoidalPositions):  # loading leaves unsaved buffers empty
+            init.copy_(module.table, module.rows(len(module.table), module.table.device))
+
+
+class VanillaStack(VanillaPreTrainedModel):
+    """What encoder and decoder have in common: embeddings (sections 3.4 and 3.5) below a stack of layers."""
+
+    def __init__(self, config: VanillaConfig, vocab_size: int, layers: list[VanillaEncoderLayer]):
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(vocab_size, config.d_model, config.pad_token_id)
+        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        self.embed_positions = SinusoidalPositions(
+            config.max_position_embeddings, config.d_model, config.sinusoid_layout, config.position_offset
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(layers)
+        pre_norm = config.norm_position == "pre"
+        self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if pre_norm else nn.Identity()
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def embed(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+        """Token embeddings `(B, L, D)`, not yet scaled, of exactly one of the two arguments."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError(f"{type(self).__name__}: give exactly one of input_ids and inputs_embeds")
+        return self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+
+    def add_positions(self, embeds: torch.Tensor, start: int | torch.Tensor = 0) -> torch.Tensor:
+        """Dropout(embeds · sqrt(D) + PE), `(B, L, D)`; summed in float32 where the table is, then cast back."""
+        positions = self.embed_positions(start, embeds.shape[1])  # (L, D)
+        return self.dropout((embeds * self.embed_scale + positions).to(embeds.dtype))
+
+
+class VanillaEncoder(VanillaStack):
+    """A stack of N encoder layers (section 3.1, "Encoder")."""
+
+    _can_record_outputs = {"hidden_states": VanillaEncoderLayer, "attentions": VanillaAttention}  # noqa: RUF012
+
+    def __init__(self, config: VanillaConfig):
+        super().__init__(
+            config, config.vocab_size, [VanillaEncoderLayer(config, i) for i in range(config.encoder_layers)]
+        )
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """
+        Args:
+            input_ids: `(B, S)`.
+            attention_mask: `(B, S)`, 1 where there is a token and 0 where there is padding.
+            inputs_embeds: `(B, S, D)` in the place of `input_ids`, not yet scaled.
+
+        Returns:
+            `last_hidden_state` `(B, S, D)`.
+        """
+        embeds = self.embed(input_ids, inputs_embeds)
+        mask = create_bidirectional_mask(self.config, embeds, attention_mask)
+        hidden_states = self.add_positions(embeds)  # (B, S, D)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, mask, **kwargs)
+        return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
+
+
+class VanillaDecoder(VanillaStack):
+    """A stack of N decoder layers (section 3.1, "Decoder")."""
+
+    _can_record_outputs = {  # noqa: RUF012
+        "hidden_states": VanillaDecoderLayer,
+        "attentions": OutputRecorder(VanillaAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(VanillaAttention, index=1, layer_name="encoder_attn"),
+    }
+
+    def __init__(self, config: VanillaConfig):
+        super().__init__(
+            config, config.decoder_vocab_size, [VanillaDecoderLayer(config, i) for i in range(config.decoder_layers)]
+        )
+
+    @merge_with_config_defaults
+    @capture_outputs
+    @accept_old_cache_name
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.FloatTensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """
+        Args:
+            input_ids: `(B, T)`; with a cache, the tokens that aren't in it yet.
+            attention_mask: `(B, T)`, cached positions included; needed only for padding on the left.
+            encoder_hidden_states: `(B, S, D)`.
+            encoder_attention_mask: `(B, S)`, 1 where there is a token.
+            cache: keys and values of earlier calls; made here when `use_cache` asks for one.
+            inputs_embeds: `(B, T, D)` in the place of `input_ids`, not yet scaled.
+
+        Returns:
+            `last_hidden_state` `(B, T, D)` and `cache`.
+        """
+        embeds = self.embed(input_ids, inputs_embeds)
+        if use_cache and cache is None:
+            cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        start = cache.get_seq_length() if cache is not None else 0
+        self_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+        if isinstance(start, torch.Tensor):
+            self.embed_positions.reach(self_cache.get_max_length())
+        causal_mask = create_causal_mask(self.config, embeds, attention_mask, self_cache)
+        cross_mask = create_bidirectional_mask(
+            self.config, embeds, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
+        )
+        hidden_states = self.add_positions(embeds, start)  # (B, T, D)
+        for layer in self.layers:
+            hidden_states = layer(
+                hidden_states,
+                causal_mask,
+                encoder_hidden_states,
+                cross_mask,
+                cache=cache,
+                use_cache=use_cache,
+                **kwargs,
+            )
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.layer_norm(hidden_states), cache=cache)
+
+
+class VanillaModel(VanillaPreTrainedModel):
+    """Encoder and decoder, without the output projection (figure 1)."""
+
+    def __init__(self, config: VanillaConfig):
+        super().__init__(config)
+        self.encoder = VanillaEncoder(config)
+        self.decoder = VanillaDecoder(config)
+        if config.tied_embeddings in ("all", "source_target"):
+            self._tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.encoder.embed_tokens = value
+        if self._tied_weights_keys and self.config.tie_word_embeddings:  # one matrix in two modules
+            rows, columns = value.weight.shape
+            self.decoder.embed_tokens = nn.Embedding(rows, columns, value.padding_idx, _weight=value.weight)
+
+    @can_return_tuple
+    @accept_old_cache_name
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        decoder_inputs_embeds: torch.FloatTensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqModelOutput:
+        """
+        Args:
+            input_ids, inputs_embeds: the source, `(B, S)` or `(B, S, D)`.
+            attention_mask: `(B, S)`, 1 where the source has a token.
+            decoder_input_ids, decoder_inputs_embeds: the target so far, `(B, T)` or `(B, T, D)`.
+            decoder_attention_mask: `(B, T)`; needed only for padding on the left.
+            encoder_outputs: what the encoder gave earlier; the source is then not read again.
+            cache, use_cache: the decoder's.
+
+        Returns:
+            `last_hidden_state` `(B, T, D)`, and the encoder's and decoder's other outputs.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            cache=cache,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            cache=decoder_outputs.cache,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+
+@dataclass
+class VanillaSeq2SeqLMOutput(Seq2SeqLMOutput):
+    """The library's output, and `nll`: the plain negative log-likelihood beside the smoothed `loss`, detached."""
+
+    nll: torch.FloatTensor | None = None
+
+
+class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
+    """
+    Text in, text out: the model with its output projection, its loss and `generate()`.
+
+    ```python
+    >>> from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+    >>> model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=100, d_model=16))
+    >>> ids = torch.tensor([[5, 6, 7, 2]])
+    >>> model(input_ids=ids, labels=ids, label_smoothing=0.1).loss.shape
+    torch.Size([])
+
+    ```
+    """
+
+    def __init__(self, config: VanillaConfig):
+        super().__init__(config)
+        self.model = VanillaModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=config.output_bias)
+        # Section 3.4: "we share the same weight matrix between the two embedding layers and the pre-softmax linear".
+        source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+        self._tied_weights_keys = {
+            "all": {target: source, "lm_head.weight": source},
+            "decoder": {"lm_head.weight": target},
+            "source_target": {target: source},
+            "none": None,
+        }[config.tied_embeddings]
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.model.set_input_embeddings(value)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """What `DataCollatorForSeq2Seq` calls: labels `(B, T)`, with -100 as padding, to decoder inputs `(B, T)`."""
+        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+
+    @can_return_tuple
+    @accept_old_cache_name
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        decoder_inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> VanillaSeq2SeqLMOutput:
+        """
+        Args:
+            labels: `(B, T)`, -100 where there is nothing to predict. Decoder inputs are made from them if not given.
+            label_smoothing (`float`, defaults to 0): ε of section 5.4.
+            num_items_in_batch (`int`, *optional*): target tokens of the whole update, where a batch comes in pieces.
+            return_logits (`bool`, *optional*): by default no logits are kept when training with labels, because they
+                need `V` numbers a token.
+            others: as in `VanillaModel.forward`.
+
+        Returns:
+            `loss` (smoothed) and `nll` (plain) with labels, in nats a token; `logits` `(B, T, V)`; and the model's
+            other outputs.
+        """
+        # By keyword only: Trainer takes every argument with "label" in its name for a column of the data.
+        label_smoothing = kwargs.pop("label_smoothing", 0.0)
+        num_items_in_batch = kwargs.pop("num_items_in_batch", None)
+        return_logits = kwargs.pop("return_logits", None)
+        if labels is not None:
+            use_cache = bool(use_cache)
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs: Seq2SeqModelOutput = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            cache=cache,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        # An adapter in the place of the projection, or a hook on it, must be called: then it is.
+        plain_head = type(self.lm_head) is nn.Linear
+        logits = loss = nll = None
+        if labels is None or return_logits or (return_logits is None and not self.training) or not plain_head:
+            logits = self.lm_head(outputs.last_hidden_state)  # (B, T, V)
+        if labels is not None:
+            settings = {"label_smoothing": label_smoothing, "num_items_in_batch": num_items_in_batch}
+            if logits is not None:
+                loss, nll = smoothed_cross_entropy(logits, labels, **settings)
+            else:
+                head = self.lm_head
+                loss, nll = projected_cross_entropy(
+                    outputs.last_hidden_state, head.weight, labels, head.bias, **settings
+                )
+        return VanillaSeq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            cache=outputs.cache,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+            nll=nll,
+        )
+
+
+__all__ = [
+    "VanillaForConditionalGeneration",
+    "VanillaModel",
+    "VanillaPreTrainedModel",
+    "VanillaSeq2SeqLMOutput",
+]
