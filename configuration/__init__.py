@@ -1,0 +1,1 @@
+"""Presets and recipes, one YAML file each; `training.recipe` reads them."""

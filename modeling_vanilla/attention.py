@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vanilla import VanillaConfig
+from .dropout import dropout as drop
 
 
 def eager_attention_forward(
@@ -29,7 +30,7 @@ def eager_attention_forward(
     if attention_mask is not None:
         scores = scores + attention_mask
     weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)  # (B, H, T, S)
-    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    weights = drop(weights, dropout, module.training)
     output = torch.matmul(weights, value)  # (B, H, T, V)
     return output.transpose(1, 2).contiguous(), weights  # (B, T, H, V), (B, H, T, S)
 

@@ -95,6 +95,28 @@ def projected_cross_entropy(
     return LossOutput(loss / denominator, nll / denominator)
 
 
+@torch.no_grad()
+def token_log_probs(
+    hidden_states: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    ignore_index: int = -100,
+) -> torch.Tensor:
+    """log p(label) of every position, of the labels' shape, float32; 0 where a label is `ignore_index`."""
+    keep = labels != ignore_index
+    h, y = hidden_states[keep], labels[keep]  # (N, D), (N)
+    log_probs = torch.zeros(labels.shape, dtype=torch.float32, device=labels.device)
+    chunks = zip(h.split(_chunk_size(weight)), y.split(_chunk_size(weight)), strict=True)
+    log_probs[keep] = torch.cat(
+        [
+            -nn.functional.cross_entropy(nn.functional.linear(h, weight, bias).float(), y, reduction="none")
+            for h, y in chunks
+        ]
+    )
+    return log_probs
+
+
 def _denominator(keep: torch.Tensor, num_items_in_batch: int | torch.Tensor | None) -> torch.Tensor:
     """Tokens that the summed loss is divided by: at least 1, so that a batch of padding costs 0, not NaN."""
     if num_items_in_batch is None:
@@ -161,4 +183,4 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return (*gradients, None, None, None, None)
 
 
-__all__ = ["LossOutput", "projected_cross_entropy", "smoothed_cross_entropy"]
+__all__ = ["LossOutput", "projected_cross_entropy", "smoothed_cross_entropy", "token_log_probs"]

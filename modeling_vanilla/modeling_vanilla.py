@@ -32,6 +32,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import VanillaAttention
 from .configuration_vanilla import VanillaConfig
+from .dropout import Dropout
 from .loss import projected_cross_entropy, smoothed_cross_entropy
 from .positions import SinusoidalPositions
 
@@ -54,11 +55,11 @@ class VanillaEncoderLayer(GradientCheckpointingLayer):
         super().__init__()
         D, ffn_dim = config.d_model, getattr(config, f"{self.side}_ffn_dim")
         self.pre_norm = config.norm_position == "pre"
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.self_attn = self.attention(config, layer_idx, is_causal=self.side == "decoder")
         self.self_attn_layer_norm = nn.LayerNorm(D, eps=config.layer_norm_eps)
         self.activation_fn = ACT2FN[config.activation_function]
-        self.activation_dropout = nn.Dropout(config.activation_dropout)
+        self.activation_dropout = Dropout(config.activation_dropout)
         self.fc1 = nn.Linear(D, ffn_dim, bias=config.use_bias)
         self.fc2 = nn.Linear(ffn_dim, D, bias=config.use_bias)
         self.final_layer_norm = nn.LayerNorm(D, eps=config.layer_norm_eps)
@@ -168,7 +169,7 @@ class VanillaStack(VanillaPreTrainedModel):
         self.embed_positions = SinusoidalPositions(
             config.max_position_embeddings, config.d_model, config.sinusoid_layout, config.position_offset
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(layers)
         pre_norm = config.norm_position == "pre"
         self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if pre_norm else nn.Identity()

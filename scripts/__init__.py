@@ -1,0 +1,1 @@
+"""The command line: one module a verb, each a thin reading of arguments around the package."""

@@ -1,0 +1,59 @@
+"""Writes a trained model's README.md from what its run recorded; what isn't known is said to be unknown."""
+
+import importlib.resources
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+
+def write_card(folder: Path, facts: dict[str, Any]) -> Path:
+    """
+    Writes `folder/README.md`.
+
+    Args:
+        folder: the finished model's.
+        facts: what the run recorded:
+            `source_lang`, `target_lang`: codes, or None;
+            `data`: where the data came from, one line;
+            `pairs`: what the filters kept and dropped, one line;
+            `parameters`: their exact number;
+            `config`: the fields of the model's config that describe its shape, name to value;
+            `settings`: the recipe, name to value;
+            `updates`, `seconds`, `hardware`: how long training took, and where;
+            `results`: one dict a figure, with `dataset`, `name`, `value`, `interval` and `signature`;
+            `samples`: one dict a sentence, with `source`, `target` and `translation`;
+            `versions`: package name to version.
+
+    Returns:
+        the file.
+    """
+    languages = [code for code in (facts["source_lang"], facts["target_lang"]) if code]
+    data = ModelCardData(
+        model_name=folder.resolve().name,
+        language=languages or None,
+        library_name="transformers",
+        pipeline_tag="translation",
+        tags=["vanilla-transformer", "translation"],
+        eval_results=[
+            EvalResult(
+                task_type="translation",
+                dataset_type=result["dataset"],
+                dataset_name=result["dataset"],
+                metric_type=result["name"].lower(),
+                metric_name=f"{result['name']} ({result['signature']})",
+                metric_value=round(result["value"], 2),
+            )
+            for result in facts["results"]
+        ]
+        or None,
+    )
+    template = (importlib.resources.files(__package__) / "template.md").read_text(encoding="utf-8")
+    direction = " to ".join(languages) if len(languages) == 2 else "unknown languages"
+    card = ModelCard.from_template(data, template_str=template, name=data.model_name, direction=direction, **facts)
+    path = folder / "README.md"
+    card.save(path)
+    return path
+
+
+__all__ = ["write_card"]

@@ -1,0 +1,191 @@
+"""Batches as token budgets, from length buckets, and the collator that fills them.
+
+Notation: a batch of n pairs holds n · (longest source) source positions and n · (longest target) target positions,
+padding included; both stay within the budget.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import Sampler
+
+
+class TokenBatchSampler(Sampler[list[int]]):
+    """
+    Batches of pairs of similar lengths, at most `max_tokens` padded positions on either side.
+
+    Which lengths meet in a batch is fixed; which pairs of that length, and the order of the batches, are drawn anew
+    from (seed, epoch). So `len()` is the same in every epoch, the list is the same on every process, and an epoch can
+    be taken up in its middle by skipping batches. It deals in whole batches for all processes: `accelerate` hands each
+    process its share. There is no `batch_size` attribute, because accelerate would cut the batches to it.
+
+    Args:
+        source_lengths, target_lengths: tokens of each pair, `(number of pairs)` each.
+        max_tokens: the budget, in padded positions a side.
+        seed: of the order.
+        shuffle: False keeps the order of lengths, the longest first (for evaluation: running out of memory shows at
+            once).
+        multiple_of: the number of batches is made a multiple of this (processes × accumulation steps) by halving the
+            batches with the most pairs, so that no pair is dropped or repeated.
+
+    Raises:
+        ValueError: for a pair that doesn't fit into the budget alone, an empty data set, or fewer pairs than
+            `multiple_of`.
+    """
+
+    def __init__(
+        self,
+        source_lengths: Sequence[int] | np.ndarray,
+        target_lengths: Sequence[int] | np.ndarray,
+        max_tokens: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        multiple_of: int = 1,
+    ):
+        source = np.asarray(source_lengths, dtype=np.int32)
+        target = np.asarray(target_lengths, dtype=np.int32)
+        if len(source) != len(target):
+            raise ValueError(f"{len(source)} source lengths but {len(target)} target lengths: there must be as many")
+        if len(source) == 0:
+            raise ValueError("no pairs to make batches of: the data set is empty")
+        longest = np.maximum(source, target)
+        if longest.max() > max_tokens:
+            raise ValueError(
+                f"pair {longest.argmax()} has {longest.max()} tokens on one side, but a batch holds max_tokens="
+                f"{max_tokens}: raise max_tokens, or lower max_length so that such pairs are dropped"
+            )
+        if len(source) < multiple_of:
+            raise ValueError(
+                f"{len(source)} pairs can't fill {multiple_of} batches, one for each process and accumulation step: "
+                "use fewer of them, or more data"
+            )
+        self.seed, self.shuffle, self.epoch = seed, shuffle, 0
+        # By target length; within one, by source length, up and down in turn, so that neighbours differ by little.
+        snake = np.where(target % 2, source, np.int64(2**31 - 1) - source)
+        self._key = target.astype(np.int64) << 32 | snake
+        order = np.argsort(self._key, kind="stable")
+        self._bounds = _split(_cut(source[order], target[order], max_tokens), multiple_of)
+        sizes = np.diff(self._bounds)
+        widest = [np.maximum.reduceat(lengths[order], self._bounds[:-1]) for lengths in (source, target)]
+        self.num_tokens = int(source.sum(dtype=np.int64)), int(target.sum(dtype=np.int64))
+        self.num_positions = tuple(int((sizes * width).sum()) for width in widest)
+
+    @property
+    def padding(self) -> float:
+        """The share of all source and target positions that is padding, from 0 to 1."""
+        return 1 - sum(self.num_tokens) / sum(self.num_positions)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Selects the order that the next iteration yields."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if self.shuffle:
+            generator = np.random.default_rng((self.seed, self.epoch))
+            order = generator.permutation(len(self._key)).astype(np.int32)
+            order = order[np.argsort(self._key[order], kind="stable")]  # equal lengths now lie in drawn order
+            batches = generator.permutation(len(self))
+        else:
+            order = np.argsort(self._key, kind="stable").astype(np.int32)
+            batches = np.arange(len(self))[::-1]
+        for batch in batches:
+            yield order[self._bounds[batch] : self._bounds[batch + 1]].tolist()
+
+
+def _cut(source: np.ndarray, target: np.ndarray, max_tokens: int) -> np.ndarray:
+    """Where batches begin when pairs are taken in order until the next would break the budget; and the end."""
+    bounds, start, total = [0], 0, len(source)
+    while start < total:
+        window = slice(start, start + max_tokens // max(source[start], target[start]))
+        width = np.maximum(np.maximum.accumulate(source[window]), np.maximum.accumulate(target[window]))
+        fits = width * np.arange(1, len(width) + 1) <= max_tokens  # true, then false for good
+        start += len(width) if fits[-1] else int(fits.argmin())
+        bounds.append(start)
+    return np.asarray(bounds)
+
+
+def _split(bounds: np.ndarray, multiple_of: int) -> np.ndarray:
+    """Halves the batches with the most pairs until their number is a multiple."""
+    while missing := -(len(bounds) - 1) % multiple_of:
+        sizes = np.diff(bounds)
+        largest = np.argsort(-sizes, kind="stable")[:missing]
+        largest = largest[sizes[largest] > 1]
+        bounds = np.sort(np.concatenate((bounds, bounds[largest] + sizes[largest] // 2)))
+    return bounds
+
+
+class TokenPairs(TorchDataset):
+    """
+    A tokenised `datasets.Dataset` (columns `input_ids` and `labels`) as a `DataLoader` reads it: a whole batch at a
+    time, straight out of the memory-mapped Arrow table.
+    """
+
+    def __init__(self, dataset: Any):
+        self.dataset = dataset
+        self._arrow = dataset.with_format("arrow", columns=["input_ids", "labels"])
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        return self._arrow[index].to_pylist()[0]
+
+    def __getitems__(self, indices: list[int]) -> pa.Table:
+        return self._arrow[indices]
+
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Source and target tokens of every pair, `(number of pairs)` each."""
+        columns = self.dataset.column_names
+        if "source_length" in columns and "target_length" in columns:
+            table = self.dataset.with_format("arrow", columns=["source_length", "target_length"])[:]
+            return table["source_length"].to_numpy(), table["target_length"].to_numpy()
+        source, target = zip(*((len(p["input_ids"]), len(p["labels"])) for p in self.dataset), strict=True)
+        return np.asarray(source), np.asarray(target)
+
+
+class PairCollator:
+    """
+    Pads a batch of `TokenPairs` on the right, without a loop over its sentences.
+
+    Args:
+        pad_token_id: what fills `input_ids`; labels are filled with -100.
+        pad_to_multiple_of: round both widths up to it (8 for tensor cores).
+    """
+
+    def __init__(self, pad_token_id: int, pad_to_multiple_of: int = 1):
+        self.pad_token_id, self.pad_to_multiple_of = pad_token_id, pad_to_multiple_of
+
+    def __call__(self, batch: pa.Table | list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """Returns `input_ids` and `attention_mask` `(n, S)` and `labels` `(n, T)`, int64."""
+        if isinstance(batch, pa.Table):
+            source, target = (batch[name].combine_chunks() for name in ("input_ids", "labels"))
+            source, target = ((c.offsets.to_numpy(), c.values.to_numpy()) for c in (source, target))
+        else:  # examples from a plain data set
+            source, target = (_flatten([pair[name] for pair in batch]) for name in ("input_ids", "labels"))
+        input_ids, mask = self._pad(*source, self.pad_token_id)
+        labels, _ = self._pad(*target, -100)
+        return {"input_ids": input_ids, "attention_mask": mask, "labels": labels}
+
+    def _pad(self, offsets: np.ndarray, values: np.ndarray, fill: int) -> tuple[torch.Tensor, torch.Tensor]:
+        lengths = np.diff(offsets)
+        width = -(-int(lengths.max()) // self.pad_to_multiple_of) * self.pad_to_multiple_of
+        mask = np.arange(width) < lengths[:, None]  # (n, width)
+        padded = np.full(mask.shape, fill, dtype=np.int64)
+        padded[mask] = values[offsets[0] : offsets[-1]]
+        return torch.from_numpy(padded), torch.from_numpy(mask.astype(np.int64))
+
+
+def _flatten(lists: list[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    offsets = np.cumsum([0, *map(len, lists)])
+    return offsets, np.concatenate([np.asarray(ids) for ids in lists])
+
+
+__all__ = ["PairCollator", "TokenBatchSampler", "TokenPairs"]

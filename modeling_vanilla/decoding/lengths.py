@@ -1,0 +1,92 @@
+"""How long a translation may get, relative to its source; how a source that is too long is cut."""
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import LogitsProcessor
+
+SENTENCE_ENDS = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？；])\s*")
+WORD_ENDS = re.compile(r"\s+|(?<=[，、：])")
+
+
+def max_new_tokens(source_length: int) -> int:
+    """The paper's limit (section 6.1): 50 tokens more than the source has."""
+    return source_length + 50
+
+
+class MaxLengthPerSource(LogitsProcessor):
+    """
+    Ends each translation at its own source's limit, so that it does not depend on the sentences it is batched with.
+
+    Args:
+        source_lengths: tokens of each source, `(B)`.
+        num_beams: rows that `generate()` makes of each.
+        eos_token_id: the token that is forced once the limit is reached.
+    """
+
+    def __init__(self, source_lengths: Sequence[int], num_beams: int, eos_token_id: int, device: torch.device):
+        limits = [max_new_tokens(length) for length in source_lengths for _ in range(num_beams)]
+        self.limits = torch.tensor(limits, device=device)  # (B * beams)
+        self.first = min(limits)
+        self.eos_token_id = eos_token_id
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        new_tokens = input_ids.shape[1]  # the start token counts for the one being chosen
+        if new_tokens < self.first:
+            return scores
+        over = new_tokens >= self.limits
+        scores = scores.masked_fill(over[:, None], -torch.inf)
+        scores[over, self.eos_token_id] = 0
+        return scores
+
+
+def split_text(text: str, fits: Callable[[str], bool]) -> list[str]:
+    """
+    Cuts a text into pieces that fit: after sentences where it can, else between words, else between characters.
+
+    Nothing is lost but white space between pieces.
+    """
+    for boundary in (SENTENCE_ENDS, WORD_ENDS):
+        pieces = _pack(_cut(text, boundary), fits)
+        if all(map(fits, pieces)):
+            return pieces
+        if len(pieces) > 1:
+            return [part for piece in pieces for part in ([piece] if fits(piece) else split_text(piece, fits))]
+    if len(text) == 1:
+        raise ValueError(f"even one character, {text!r}, does not fit: raise the limit on tokens")
+    middle = len(text) // 2
+    return [
+        part for half in (text[:middle], text[middle:]) for part in ([half] if fits(half) else split_text(half, fits))
+    ]
+
+
+def _cut(text: str, boundary: re.Pattern[str]) -> list[str]:
+    """The text's parts, each with the white space that follows it."""
+    ends = [match.end() for match in boundary.finditer(text)]
+    starts = [0, *ends]
+    return [part for start, end in zip(starts, [*ends, len(text)], strict=True) if (part := text[start:end])]
+
+
+def _pack(parts: list[str], fits: Callable[[str], bool]) -> list[str]:
+    """As few pieces as neighbouring parts make while they fit."""
+    pieces: list[str] = []
+    for part in parts:
+        if pieces and fits((pieces[-1] + part).strip()):
+            pieces[-1] += part
+        else:
+            pieces.append(part)
+    return [piece.strip() for piece in pieces if piece.strip()]
+
+
+def join_pieces(pieces: Sequence[str]) -> str:
+    """Joins translated pieces with a space, or without one where the script has none (Chinese, Japanese)."""
+    text = ""
+    for piece in filter(None, pieces):
+        space = "" if not text or unicodedata.east_asian_width(text[-1]) in "WF" else " "
+        text += space + piece
+    return text
+
+
+__all__ = ["MaxLengthPerSource", "join_pieces", "max_new_tokens", "split_text"]

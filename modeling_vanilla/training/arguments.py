@@ -1,0 +1,50 @@
+"""What a training run can be told beyond the library's own training arguments."""
+
+from dataclasses import dataclass, field
+
+import torch
+from transformers import Seq2SeqTrainingArguments
+
+
+@dataclass
+class VanillaTrainingArguments(Seq2SeqTrainingArguments):
+    """
+    The library's arguments with the paper's defaults (section 5), and batches counted in tokens.
+
+    `per_device_*_batch_size` and `train_sampling_strategy` have no effect: `max_tokens` decides.
+    """
+
+    max_tokens: int = field(
+        default=4096,
+        metadata={"help": "Padded source positions, and padded target positions, that one batch holds at most."},
+    )
+    learning_rate: float | None = field(  # type: ignore[assignment]
+        default=None,
+        metadata={"help": "Peak rate, reached after warm-up. Default: the paper's d_model^-0.5 * warmup_steps^-0.5."},
+    )
+    lr_scheduler_type: str = field(  # type: ignore[assignment]
+        default="inverse_sqrt",
+        metadata={"help": "inverse_sqrt is the paper's schedule (section 5.3); any of the library's others works."},
+    )
+    warmup_steps: float = field(
+        default=4000, metadata={"help": "Updates of linear warm-up (section 5.3); below 1, their share of all updates."}
+    )
+    adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2 (section 5.3)."})
+    adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon (section 5.3)."})
+    label_smoothing_factor: float = field(default=0.1, metadata={"help": "Label smoothing (section 5.4)."})
+    max_grad_norm: float = field(default=0.0, metadata={"help": "Clip gradients to this norm; 0: don't (the paper)."})
+    predict_with_generate: bool = field(default=True, metadata={"help": "Translate the validation set to score it."})
+    generation_num_beams: int | None = field(default=1, metadata={"help": "Beams while training; 1 is greedy."})
+
+    def __post_init__(self) -> None:
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # or else bf16 on a CPU is refused
+        super().__post_init__()
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens={self.max_tokens}: a batch must hold at least 1 token")
+        if not 0 <= self.label_smoothing_factor < 1:
+            raise ValueError(
+                f"label_smoothing_factor={self.label_smoothing_factor}: must be at least 0 and below 1 (the paper: 0.1)"
+            )
+
+
+__all__ = ["VanillaTrainingArguments"]

@@ -1,0 +1,214 @@
+"""Recipes: a YAML file of defaults, and a command line that wins over it."""
+
+import argparse
+import difflib
+import importlib.resources
+import types
+import typing
+from dataclasses import dataclass, field
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import HfArgumentParser
+
+from modeling_vanilla.configuration_vanilla import VanillaConfig
+from modeling_vanilla.data.arguments import DataArguments
+from modeling_vanilla.training.arguments import VanillaTrainingArguments
+
+# What the tokenizer decides, or the model as such: not for a recipe to say.
+NOT_SETTABLE = {
+    *("vocab_size", "decoder_vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
+    *("is_encoder_decoder", "use_cache", "tie_word_embeddings"),
+}
+
+
+@dataclass
+class ModelArguments:
+    """The model's shape and its tokenizer, and how it translates once trained."""
+
+    model: str = field(
+        default="base",
+        metadata={"help": "A preset (tiny, small, base, big), or a YAML file of VanillaConfig's fields."},
+    )
+    vocab_size: int = field(default=37000, metadata={"help": "Tokens of the shared vocabulary that is trained."})
+    tokenizer_name_or_path: str | None = field(
+        default=None, metadata={"help": "Use this tokenizer, and train none: a folder, or an id on the Hub."}
+    )
+    attn_implementation: str | None = field(
+        default=None,
+        metadata={"help": "eager, sdpa ... Default: eager for bf16 on a CPU, where sdpa is slower; else sdpa."},
+    )
+    num_beams: int = field(default=4, metadata={"help": "Beams of the finished model (section 6.1)."})
+    length_penalty: float = field(
+        default=1.0, metadata={"help": "Exponent of the length in a finished translation's score; 1 is the mean."}
+    )
+    overwrite_output_dir: bool = field(
+        default=False, metadata={"help": "Train anew in an output_dir that holds another run or a finished model."}
+    )
+
+
+@dataclass
+class Recipe:
+    """Everything that a run was told; `settings` is what was asked for, without the defaults."""
+
+    data: DataArguments
+    model: ModelArguments
+    training: VanillaTrainingArguments
+    config: dict[str, Any]
+    settings: dict[str, Any]
+
+    def vanilla_config(self, **from_tokenizer: Any) -> VanillaConfig:
+        """The preset with this recipe's changes, for a tokenizer's vocabulary."""
+        return VanillaConfig(**{**load_preset(self.model.model), **self.config, **from_tokenizer})
+
+
+def config_fields() -> dict[str, type]:
+    """The fields of `VanillaConfig` that a recipe may set, with the type that a string is read as."""
+    result = {}
+    for name, hint in VanillaConfig.__annotations__.items():
+        if name in NOT_SETTABLE:
+            continue
+        kind = typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint  # `float | int` is a float
+        result[name] = str if typing.get_origin(hint) is typing.Literal else kind
+    return result
+
+
+class _Parser(HfArgumentParser):
+    def error(self, message: str) -> typing.NoReturn:  # argparse would print a page of usage
+        raise ValueError(message)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of everything that a recipe or `vanilla train` takes; its errors are ValueErrors of one line."""
+    parser = _Parser(
+        (DataArguments, ModelArguments, VanillaTrainingArguments), prog="vanilla train", allow_abbrev=False
+    )
+    group = parser.add_argument_group("model (VanillaConfig); default: the preset's")
+    for name, kind in config_fields().items():
+        group.add_argument(
+            f"--{name}", type=_boolean if kind is bool else kind, default=argparse.SUPPRESS, help=argparse.SUPPRESS
+        )
+    return parser
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def shipped(name: str) -> Traversable | None:
+    """A YAML file that the package brings, by its name with or without `.yaml`; None where there is none."""
+    file = importlib.resources.files("modeling_vanilla.configuration") / f"{name.removesuffix('.yaml')}.yaml"
+    return file if file.is_file() else None
+
+
+def shipped_names() -> list[str]:
+    """The names of all YAML files that the package brings."""
+    folder = importlib.resources.files("modeling_vanilla.configuration")
+    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+
+
+def read_yaml(name: str) -> dict[str, Any]:
+    """
+    A mapping from a YAML file: a path, or else the name of one that the package brings.
+
+    Raises:
+        ValueError: when there is no such file, or it isn't YAML or not a mapping, with the line where that is known.
+    """
+    file = Path(name) if Path(name).is_file() else shipped(Path(name).name)
+    if file is None:
+        raise ValueError(f"{name}: no such file; the package brings {', '.join(shipped_names())}")
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: not a text file in UTF-8 (byte {error.start})") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ValueError(f"{name}{line}: not YAML: {getattr(error, 'problem', None) or error}") from error
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ValueError(f"{name}: must hold `key: value` lines")
+    return content
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """
+    The `VanillaConfig` fields of a preset or of a YAML file.
+
+    Raises:
+        ValueError: for an unknown file or field.
+    """
+    preset = read_yaml(name)
+    for key in preset:
+        if key not in config_fields():
+            raise ValueError(f"{name}: {_unknown(key, config_fields())}")
+    return preset
+
+
+def _unknown(key: str, known: typing.Iterable[str]) -> str:
+    close = difflib.get_close_matches(key, list(known), n=1)
+    return f"{key!r} is not a setting" + (f"; did you mean {close[0]!r}?" if close else "")
+
+
+def _as_arguments(recipe: dict[str, Any]) -> list[str]:
+    """`key: value` pairs as the words of a command line, so that both are read and checked by one parser."""
+    words = []
+    for key, value in recipe.items():
+        if value is None:
+            continue
+        values = value if isinstance(value, list) else [value]
+        words.append(f"--{key}")
+        words += [str(v).lower() if isinstance(v, bool) else str(v) for v in values]
+    return words
+
+
+def load_recipe(name: str | None, overrides: list[str] = ()) -> Recipe:  # type: ignore[assignment]
+    """
+    Reads a recipe and a command line.
+
+    Args:
+        name: the recipe's path, or the name of one that the package brings; None for the command line alone.
+        overrides: `--key value` words, which win over the recipe.
+
+    Raises:
+        ValueError: for an unknown key (naming the nearest), or a value of the wrong type or out of range.
+    """
+    parser = make_parser()
+    options = {option.lstrip("-"): option for action in parser._actions for option in action.option_strings}
+    recipe = read_yaml(name) if name else {}
+    for key in recipe:
+        if f"--{key}" not in options.values() or key == "help":
+            raise ValueError(f"{name}: {_unknown(key, [k for k in options if '-' not in k])}")
+    where = name
+    try:
+        parser.parse_args(_as_arguments(recipe))  # the recipe alone, so that an error says whose it is
+        where = "command line"
+        words = [*_as_arguments(recipe), *overrides]
+        for word in overrides:
+            option = word.split("=")[0]
+            if option.startswith("--") and option not in options.values():
+                raise ValueError(_unknown(option.removeprefix("--"), [k for k in options if "-" not in k]))
+        namespace = parser.parse_args(words)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    data, model, training, *rest = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
+    config = vars(rest[0]) if rest else {}  # what belongs to none of the dataclasses
+    asked = _asked_for(words, options)
+    settings = {key: value for key, value in vars(namespace).items() if key in asked}
+    return Recipe(data, model, training, config=config, settings=_plain(settings))
+
+
+def _asked_for(words: list[str], options: dict[str, str]) -> set[str]:
+    names = {word.split("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
+    return {name.removeprefix("no_") if name not in options else name for name in names}
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Values that YAML can hold."""
+    return {key: getattr(value, "value", value) for key, value in settings.items()}
+
+
+__all__ = ["ModelArguments", "Recipe", "load_preset", "load_recipe", "make_parser", "read_yaml", "shipped_names"]

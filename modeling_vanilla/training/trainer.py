@@ -1,0 +1,224 @@
+"""`VanillaTrainer`: what training the paper's way needs beyond `Seq2SeqTrainer`."""
+
+import logging
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
+from transformers import Seq2SeqTrainer
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, SchedulerType
+
+from modeling_vanilla.data.batching import PairCollator, TokenBatchSampler, TokenPairs
+from modeling_vanilla.decoding.lengths import max_new_tokens
+from modeling_vanilla.training.arguments import VanillaTrainingArguments
+from modeling_vanilla.training.interruption import CheckpointOnInterrupt
+from modeling_vanilla.training.schedule import inverse_sqrt_schedule, noam_peak
+
+logger = logging.getLogger(__name__)
+
+
+class VanillaTrainer(Seq2SeqTrainer):
+    """
+    `Seq2SeqTrainer` with batches as token budgets, the paper's schedule, the model's own smoothed loss, and the plain
+    negative log-likelihood (`nll`, nats a token) and its perplexity (`ppl`) in every log beside it.
+
+    Data sets have the columns `input_ids` and `labels` (`data.prepare_pairs` makes them); lengths are read from
+    `source_length` and `target_length` where they exist.
+
+    Example:
+        >>> VanillaTrainer(model=model, args=arguments, train_dataset=pairs).train()  # doctest: +SKIP
+    """
+
+    args: VanillaTrainingArguments
+
+    def __init__(self, model: Any = None, args: VanillaTrainingArguments | None = None, data_collator=None, **kwargs):
+        if data_collator is None and model is not None:
+            data_collator = PairCollator(model.config.pad_token_id)
+        super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
+        self.label_smoother = None  # it needs all the logits; the model's loss doesn't
+        self.model.config.use_cache = True  # Trainer turned it off, and would save that
+        if self.args.learning_rate is None:
+            warmup_steps = self.args.get_warmup_steps(max(self.args.max_steps, 1))
+            self.args.learning_rate = noam_peak(self.model.config.d_model, warmup_steps)
+        self.add_callback(CheckpointOnInterrupt(self.accelerator))
+        self._nll = torch.zeros((), device=self.args.device)  # summed over updates since the last log ...
+        self._nll_since: int | None = None  # ... which was at this step
+
+    # Batches ------------------------------------------------------------------------------------------------------
+
+    def get_train_dataloader(self) -> DataLoader:
+        if self.train_dataset is None:
+            raise ValueError("VanillaTrainer: training needs a train_dataset")
+        return self._token_loader(self.train_dataset, training=True)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        if isinstance(eval_dataset, str):
+            eval_dataset = self.eval_dataset[eval_dataset]
+        eval_dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if eval_dataset is None:
+            raise ValueError("VanillaTrainer: evaluation needs an eval_dataset")
+        return self._token_loader(eval_dataset, training=False)
+
+    get_test_dataloader = get_eval_dataloader
+
+    def _token_loader(self, dataset: Any, training: bool) -> DataLoader:
+        pairs = TokenPairs(dataset)
+        source, target = pairs.lengths()
+        processes = self.accelerator.num_processes
+        sampler = TokenBatchSampler(
+            source,
+            target,
+            # Nothing was filtered out of a validation set: its longest pair makes a batch of its own.
+            self.args.max_tokens if training else max(self.args.max_tokens, int(max(source.max(), target.max()))),
+            seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
+            shuffle=training,
+            multiple_of=processes * (self.args.gradient_accumulation_steps if training else 1),
+        )
+        if training:
+            logger.info(
+                "%s batches of at most %s tokens a side, %.1f %% of them padding",
+                f"{len(sampler):,}", f"{self.args.max_tokens:,}", 100 * sampler.padding,
+            )  # fmt: skip
+        loader = DataLoader(
+            pairs if isinstance(self.data_collator, PairCollator) else dataset,
+            batch_sampler=sampler,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory and self.args.device.type != "cpu",
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+        )
+        loader = self.accelerator.prepare(loader)
+        if loader.batch_sampler is not sampler:  # accelerate's shard passes no epoch on to what it wraps
+            loader.batch_sampler.set_epoch = sampler.set_epoch
+        return loader
+
+    def set_initial_training_values(self, args: VanillaTrainingArguments, dataloader: DataLoader):
+        epochs, updates_per_epoch, examples, _, *rest = super().set_initial_training_values(args, dataloader)
+        samples = examples * rest[-1] / updates_per_epoch  # not per_device_train_batch_size times updates
+        return epochs, updates_per_epoch, examples, samples, *rest
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        tied = self.accelerator.unwrap_model(self.model).all_tied_weights_keys  # saved once, so not missing
+        load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(load_result)
+
+    # Schedule -----------------------------------------------------------------------------------------------------
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
+        if self.args.lr_scheduler_type != SchedulerType.INVERSE_SQRT:
+            return super().create_scheduler(num_training_steps, optimizer)
+        if self.lr_scheduler is None:
+            warmup_steps = self.args.get_warmup_steps(num_training_steps)
+            self.lr_scheduler = inverse_sqrt_schedule(optimizer or self.optimizer, warmup_steps)
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    # Loss ---------------------------------------------------------------------------------------------------------
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        inputs = {**inputs, "label_smoothing": self.args.label_smoothing_factor}
+        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
+        self._nll += outputs["nll"].detach()  # a share of the update's: pieces and processes add up
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            since = self._initial_global_step if self._nll_since is None else self._nll_since
+            updates = self.state.global_step - since
+            logs["nll"] = self.accelerator.reduce(self._nll, reduction="sum").item() / max(updates, 1)
+            logs["ppl"] = perplexity(logs["nll"])
+            self._nll, self._nll_since = torch.zeros_like(self._nll), self.state.global_step
+        super().log(logs, start_time)
+
+    def _inner_training_loop(self, *args: Any, **kwargs: Any):
+        self._nll, self._nll_since = torch.zeros_like(self._nll), None
+        return super()._inner_training_loop(*args, **kwargs)
+
+    # Evaluation ---------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """
+        Averages over tokens, not batches (the library's loop weighs batches by their sentences), counts every sentence
+        once on any number of processes, and hands `compute_metrics` the predictions in the order of the data.
+        """
+        if not self.accelerator._models:  # evaluation without training before it
+            self.model_wrapped = self.accelerator.prepare_model(self.model, evaluation_mode=True)
+        self.model.eval()
+        generate = self.args.predict_with_generate and self.compute_metrics is not None and not prediction_loss_only
+        sums = torch.zeros(3)  # smoothed loss, plain loss, tokens
+        mine: list[tuple[list[list[int]], list[list[int]]]] = []  # a batch: predictions, labels
+        for batch in tqdm(dataloader, desc=description, leave=False, disable=self._hide_progress()):
+            batch = self._prepare_inputs(batch)
+            with self.accelerator.autocast():
+                outputs = self.model(**batch, label_smoothing=self.args.label_smoothing_factor, return_logits=False)
+                predictions = self._generate(batch) if generate else []
+            tokens = int((batch["labels"] != -100).sum())
+            sums += torch.tensor([float(outputs.loss) * tokens, float(outputs.nll) * tokens, tokens])
+            if generate:
+                mine.append((predictions, batch["labels"].tolist()))
+
+        loss, nll, tokens = self.accelerator.reduce(sums.to(self.args.device), reduction="sum").tolist()
+        metrics = {
+            f"{metric_key_prefix}_loss": loss / max(tokens, 1),
+            f"{metric_key_prefix}_nll": nll / max(tokens, 1),
+            f"{metric_key_prefix}_ppl": perplexity(nll / max(tokens, 1)),
+        }
+        predictions = labels = None
+        if generate:
+            predictions, labels = self._in_order(dataloader, gather_object(mine))
+            scores = self.compute_metrics(EvalPrediction(predictions=predictions, label_ids=labels))
+            metrics |= {f"{metric_key_prefix}_{name}": value for name, value in scores.items()}
+        return EvalLoopOutput(predictions, labels, metrics, num_samples=len(dataloader.dataset))
+
+    def _hide_progress(self) -> bool:
+        return self.args.disable_tqdm or not self.is_local_process_zero()
+
+    def _generate(self, batch: dict[str, torch.Tensor]) -> list[list[int]]:
+        settings = {name: value for name, value in getattr(self, "_gen_kwargs", {}).items() if value is not None}
+        if "max_new_tokens" not in settings:
+            settings.setdefault("max_length", max_new_tokens(batch["input_ids"].shape[1]) + 1)  # with the start token
+        if settings.get("num_beams") == 1:
+            settings["length_penalty"] = None  # means nothing to greedy search, which would say so each time
+        model = self.accelerator.unwrap_model(self.model)
+        return model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], **settings)[:, 1:].tolist()
+
+    def _in_order(self, dataloader: DataLoader, gathered: list) -> tuple[np.ndarray, np.ndarray]:
+        """Batches of all processes, one process after the other, to arrays in the order of the data set."""
+        sampler = dataloader.batch_sampler
+        sampler = getattr(sampler, "batch_sampler", sampler)  # out of accelerate's shard
+        processes, indices = self.accelerator.num_processes, list(sampler)
+        dealt = [batch for process in range(processes) for batch in indices[process::processes]]
+        rows: list[tuple[list[int], list[int]]] = [([], [])] * len(dataloader.dataset)
+        for batch, (predictions, labels) in zip(dealt, gathered, strict=True):
+            for index, prediction, label in zip(batch, predictions, labels, strict=True):
+                rows[index] = prediction, label
+        predictions, labels = zip(*rows, strict=True)
+        return _stack(predictions, self.model.config.pad_token_id), _stack(labels, -100)
+
+
+def perplexity(nll: float) -> float:
+    """exp(nll), infinite where a float can't hold it."""
+    return math.exp(nll) if nll < 700 else math.inf
+
+
+def _stack(rows: tuple[list[int], ...], fill: int) -> np.ndarray:
+    table = np.full((len(rows), max(map(len, rows))), fill)
+    for row, ids in zip(table, rows, strict=True):
+        row[: len(ids)] = ids
+    return table
+
+
+__all__ = ["VanillaTrainer", "perplexity"]

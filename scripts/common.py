@@ -1,0 +1,48 @@
+"""What all verbs share: one-line errors, exit statuses, a log on standard error."""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+USER_ERROR, INTERRUPTED = 2, 130
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose mistakes are one line (not a page of usage), and whose options can't be shortened."""
+
+    def __init__(self, verb: str, description: str):
+        super().__init__(
+            prog=f"vanilla {verb}",
+            description=description,
+            allow_abbrev=False,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message} (see {self.prog} --help)")
+
+
+def run_verb(verb: str, main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> int:
+    """
+    Runs a verb's `main`, and turns what went wrong into a line on standard error and an exit status: 2 for a user's
+    mistake, 130 when interrupted. With VANILLA_DEBUG set, the traceback is shown instead.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        return main(sys.argv[1:] if argv is None else argv) or 0
+    except ValueError as error:
+        if os.environ.get("VANILLA_DEBUG"):
+            raise
+        message = " ".join(str(error).split())
+        print(f"vanilla {verb}: error: {message}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt as interrupt:
+        print(f"vanilla {verb}: {interrupt or 'interrupted'}", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read the output has had enough, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

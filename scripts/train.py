@@ -1,0 +1,67 @@
+"""`vanilla train RECIPE.yaml [--any_argument value ...]`; or `accelerate launch scripts/train.py RECIPE.yaml ...`."""
+
+import sys
+from collections.abc import Sequence
+
+from modeling_vanilla.scripts.common import run_verb
+
+USAGE = """usage: vanilla train RECIPE.yaml [--any_argument value ...]
+
+RECIPE.yaml gives defaults and the command line wins. Every argument below may stand in either; so may the
+fields of VanillaConfig (--d_model 256 --encoder_layers 3 ...). The package brings these recipes and presets: {}.
+The same command again goes on with an unfinished run.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    from modeling_vanilla.training.recipe import load_recipe, make_parser, shipped_names
+
+    if not argv or {"-h", "--help"} & set(argv):
+        print(USAGE.format(", ".join(shipped_names())))
+        if argv:
+            print(make_parser().format_help().partition("\n\n")[2])
+        return 0 if argv else 2
+    name, rest = (None, argv) if argv[0].startswith("--") else (argv[0], argv[1:])
+    recipe = load_recipe(name, list(rest))
+
+    from transformers.utils import logging
+
+    from modeling_vanilla.training.interruption import TrainingInterrupted
+    from modeling_vanilla.training.run import run
+
+    logging.disable_progress_bar()  # of loading and writing files; training keeps its own
+    try:
+        result = run(recipe)
+    except TrainingInterrupted as interrupt:
+        raise KeyboardInterrupt(
+            f"{interrupt}; the checkpoint is in {recipe.training.output_dir}, and the same command goes on from it"
+        ) from None
+    if recipe.training.process_index == 0:
+        print(summary(result))
+    return 0
+
+
+def summary(result) -> str:
+    """What a finished run says: figures, sample translations, and how to load the model."""
+    lines = [
+        f"{r['dataset']}: {r['name']} {r['value']:.2f} ± {r['interval']:.2f}  {r['signature']}" for r in result.results
+    ]
+    for sample in result.samples:
+        lines += ["", f"  source       {sample['source']}", f"  translation  {sample['translation']}"]
+        lines += [f"  reference    {sample['target']}"]
+    lines += [
+        "",
+        f"The model is in {result.folder}. To load it:",
+        "",
+        "  import modeling_vanilla; from transformers import AutoModelForSeq2SeqLM, AutoTokenizer",
+        f'  model, tokenizer = (c.from_pretrained("{result.folder}") for c in (AutoModelForSeq2SeqLM, AutoTokenizer))',
+    ]
+    return "\n".join(lines)
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    return run_verb("train", main, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,100 @@
+"""`vanilla translate MODEL [FILE]`: a sentence a line in, a sentence a line out."""
+
+import os
+import select
+import sys
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+from modeling_vanilla.scripts.common import Parser, run_verb
+
+
+def parser() -> Parser:
+    parser = Parser("translate", "Translates a file or standard input, a sentence a line, in order, as a stream.")
+    parser.add_argument("model", help="a folder that `vanilla train` wrote, or a repository's id on the Hub")
+    parser.add_argument("file", nargs="?", help="UTF-8 text, a sentence a line; without it, standard input")
+    parser.add_argument("--num_beams", type=int, help="1 is greedy search; by default the model's own")
+    parser.add_argument("--length_penalty", type=float, help="exponent of the length; by default the model's own")
+    parser.add_argument("--n_best", type=int, default=1, help="hypotheses a line, each as SCORE TAB TEXT when above 1")
+    parser.add_argument("--scores", action="store_true", help="print SCORE TAB TEXT")
+    parser.add_argument("--on_too_long", choices=("split", "refuse"), default="split", help="for lines over the limit")
+    parser.add_argument("--max_tokens", type=int, default=8192, help="padded source positions × beams in a batch")
+    parser.add_argument("--buffer", type=int, default=2000, help="lines read before they are sorted into batches")
+    parser.add_argument("--device", help="cpu, cuda ...; by default a GPU where there is one")
+    parser.add_argument("--dtype", default="auto", help="float32, bfloat16 ...; by default what was saved")
+    return parser
+
+
+def line_blocks(stream: BinaryIO, most: int, where: str) -> Iterator[list[str]]:
+    """
+    Lines as they come: all that are there, up to `most`, without waiting for more once one is. So a pipe that pauses
+    gets its translations at once, and a long file goes in large blocks.
+
+    Lines end at "\\n" alone (a "\\r" before it is dropped): other separators may stand inside a sentence.
+    """
+    pending, count, ended = b"", 0, False
+    while not ended:
+        chunks, newlines = [pending], pending.count(b"\n")
+        while newlines < most and (not newlines or select.select([stream], [], [], 0)[0]):
+            chunk = os.read(stream.fileno(), 1 << 16)
+            if not chunk:
+                ended = True
+                break
+            chunks.append(chunk)
+            newlines += chunk.count(b"\n")
+        *lines, pending = b"".join(chunks).split(b"\n")
+        if ended and pending:
+            lines.append(pending)
+        for start in range(0, len(lines), most):
+            block = lines[start : start + most]
+            yield [decode(line, where, count + number) for number, line in enumerate(block, start=1)]
+            count += len(block)
+
+
+def decode(line: bytes, where: str, number: int) -> str:
+    try:
+        return line.removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{where}, line {number}: not UTF-8 (byte {error.start + 1} of the line): convert the file, as with iconv"
+        ) from error
+
+
+def main(argv: Sequence[str]) -> None:
+    args = parser().parse_args(argv)
+    if args.buffer < 1:
+        raise ValueError(f"--buffer {args.buffer}: must be at least 1 line")
+    where = args.file or "standard input"
+    try:
+        stream = open(args.file, "rb", buffering=0) if args.file else sys.stdin.buffer  # noqa: SIM115
+    except OSError as error:
+        raise ValueError(f"{where}: can't be read: {error.strerror}") from error
+
+    from modeling_vanilla.decoding.translator import Translator
+
+    translator = Translator.from_pretrained(args.model, device=args.device, dtype=args.dtype)
+    with stream:
+        for lines in line_blocks(stream, args.buffer, where):
+            translations = translator.translate(
+                lines,
+                num_beams=args.num_beams,
+                n_best=args.n_best,
+                length_penalty=args.length_penalty,
+                max_tokens=args.max_tokens,
+                on_too_long=args.on_too_long,
+                progress=sys.stderr.isatty() and not sys.stdout.isatty(),
+            )
+            for translation in translations:
+                if args.scores or args.n_best > 1:
+                    sys.stdout.writelines(f"{score:.4f}\t{text}\n" for text, score in translation.n_best)
+                else:
+                    sys.stdout.write(translation.text + "\n")
+            sys.stdout.flush()
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    return run_verb("translate", main, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(run())
