@@ -1,11 +1,19 @@
 # Copyright 2026 The vanilla-transformer authors. Licensed under the Apache License, Version 2.0.
 """The configuration of the Transformer of "Attention Is All You Need" and of its close relatives."""
 
-from typing import Any, Literal
+from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
+
+CHOICES = {
+    "norm_position": ("post", "pre"),
+    "position_encoding": ("sinusoidal", "learned", "rotary", "alibi"),
+    "sinusoid_layout": ("interleaved", "halves", "tensor2tensor"),
+    "tied_embeddings": ("all", "decoder", "source_target", "none"),
+    "activation_function": tuple(sorted(ACT2FN)),
+}
 
 
 @strict
@@ -83,16 +91,16 @@ class VanillaConfig(PreTrainedConfig):
     dropout: float | int = 0.1
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
-    norm_position: Literal["post", "pre"] = "post"
+    norm_position: str = "post"
     layer_norm_eps: float = 1e-5
-    position_encoding: Literal["sinusoidal", "learned", "rotary", "alibi"] = "sinusoidal"
-    sinusoid_layout: Literal["interleaved", "halves", "tensor2tensor"] = "interleaved"
+    position_encoding: str = "sinusoidal"
+    sinusoid_layout: str = "interleaved"
     position_offset: int = 0
     max_position_embeddings: int = 1024
     scale_embedding: bool = True
     use_bias: bool = True
     output_bias: bool = False
-    tied_embeddings: Literal["all", "decoder", "source_target", "none"] = "all"
+    tied_embeddings: str = "all"
     tie_word_embeddings: bool = True
     pad_token_id: int | None = 0
     bos_token_id: int | None = 1
@@ -104,9 +112,13 @@ class VanillaConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
         super().__post_init__(**kwargs)
+        self.validate_architecture()  # the library would wrap its ValueError in an error of its own
 
     def validate_architecture(self) -> None:
-        """Checks values against each other; the base class calls it when a config is built, loaded and saved."""
+        """Checks values, and values against each other; the library calls it too, when a config is saved."""
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {', '.join(choices)}")
         at_least_one = ("vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers",
                         "encoder_attention_heads", "decoder_attention_heads", "d_k", "d_v", "encoder_ffn_dim",
                         "decoder_ffn_dim", "max_position_embeddings")  # fmt: skip
@@ -124,10 +136,6 @@ class VanillaConfig(PreTrainedConfig):
                     f"d_model={self.d_model} is not a multiple of {side}_attention_heads={heads}: "
                     "change one of them, or give d_k and d_v"
                 )
-        if self.activation_function not in ACT2FN:
-            raise ValueError(
-                f"activation_function={self.activation_function!r} is unknown: one of {', '.join(sorted(ACT2FN))}"
-            )
         if self.position_encoding != "sinusoidal":
             raise ValueError(
                 f"position_encoding={self.position_encoding!r} is not available in this version: use 'sinusoidal'"

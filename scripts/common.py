@@ -25,6 +25,16 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message} (see {self.prog} --help)")
 
 
+def hide_progress_bars() -> None:
+    """Hides the bars of loading, writing and mapping: of the latter only where nobody watches them."""
+    import datasets
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+
+
 def run_verb(verb: str, main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> int:
     """
     Runs a verb's `main`, and turns what went wrong into a line on standard error and an exit status: 2 for a user's

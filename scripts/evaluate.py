@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from modeling_vanilla.scripts.common import Parser, run_verb
+from modeling_vanilla.scripts.common import Parser, hide_progress_bars, run_verb
 
 
 def parser() -> Parser:
@@ -35,6 +35,7 @@ def main(argv: Sequence[str]) -> None:
     if not pairs:
         raise ValueError(f"{args.source}: empty, so there is nothing to score")
     sources, references = zip(*pairs, strict=True)
+    hide_progress_bars()
     translator = Translator.from_pretrained(args.model, device=args.device)
     translations = translator.translate(
         sources, num_beams=args.num_beams, length_penalty=args.length_penalty, progress=sys.stderr.isatty()

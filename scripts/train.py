@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from modeling_vanilla.scripts.common import run_verb
+from modeling_vanilla.scripts.common import hide_progress_bars, run_verb
 
 USAGE = """usage: vanilla train RECIPE.yaml [--any_argument value ...]
 
@@ -24,12 +24,10 @@ def main(argv: Sequence[str]) -> int:
     name, rest = (None, argv) if argv[0].startswith("--") else (argv[0], argv[1:])
     recipe = load_recipe(name, list(rest))
 
-    from transformers.utils import logging
-
     from modeling_vanilla.training.interruption import TrainingInterrupted
     from modeling_vanilla.training.run import run
 
-    logging.disable_progress_bar()  # of loading and writing files; training keeps its own
+    hide_progress_bars()
     try:
         result = run(recipe)
     except TrainingInterrupted as interrupt:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from modeling_vanilla.scripts.common import Parser, run_verb
+from modeling_vanilla.scripts.common import Parser, hide_progress_bars, run_verb
 
 
 def parser() -> Parser:
@@ -72,6 +72,7 @@ def main(argv: Sequence[str]) -> None:
 
     from modeling_vanilla.decoding.translator import Translator
 
+    hide_progress_bars()
     translator = Translator.from_pretrained(args.model, device=args.device, dtype=args.dtype)
     with stream:
         for lines in line_blocks(stream, args.buffer, where):

@@ -70,8 +70,10 @@ class Translator:
             kwargs: for `AutoModelForSeq2SeqLM.from_pretrained` (`revision`, `token` ...).
 
         Raises:
-            ValueError: when there is no such folder, or no model in it.
+            ValueError: when there is no such folder, or no model in it; for an unknown dtype.
         """
+        if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+            raise ValueError(f"dtype={dtype!r} is unknown: float32, bfloat16, float16 or auto")
         path = Path(name_or_path)
         if path.is_dir() and not (path / "config.json").is_file():
             raise ValueError(
@@ -119,8 +121,14 @@ class Translator:
         """
         if isinstance(texts, str):
             raise ValueError("translate() takes a list of strings, not one string: put it in brackets")
+        if on_too_long not in ("split", "refuse"):
+            raise ValueError(f"on_too_long={on_too_long!r}: must be 'split' or 'refuse'")
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens={max_tokens}: a batch must hold at least 1 token")
         config = self.model.generation_config
-        num_beams = num_beams or config.num_beams or 1
+        num_beams = (config.num_beams or 1) if num_beams is None else num_beams
+        if num_beams < 1:
+            raise ValueError(f"num_beams={num_beams}: must be at least 1 (greedy search)")
         length_penalty = config.length_penalty if length_penalty is None else length_penalty
         length_penalty = 1.0 if length_penalty is None else length_penalty
         if n_best < 1 or n_best > max(num_beams, generate_kwargs.get("num_return_sequences", 1)):

@@ -82,8 +82,8 @@ def corpus_scores(
         scores.append(
             Score(
                 name=name,
-                value=result.score,
-                interval=result._ci if bootstrap else None,
+                value=float(result.score),
+                interval=float(result._ci) if bootstrap else None,
                 signature=metric.get_signature().format(),
             )
         )

@@ -1,8 +1,10 @@
 """Recipes: a YAML file of defaults, and a command line that wins over it."""
 
 import argparse
+import dataclasses
 import difflib
 import importlib.resources
+import re
 import types
 import typing
 from dataclasses import dataclass, field
@@ -70,14 +72,13 @@ def config_fields() -> dict[str, type]:
     for name, hint in VanillaConfig.__annotations__.items():
         if name in NOT_SETTABLE:
             continue
-        kind = typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint  # `float | int` is a float
-        result[name] = str if typing.get_origin(hint) is typing.Literal else kind
+        result[name] = typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint  # `float | int`: float
     return result
 
 
 class _Parser(HfArgumentParser):
     def error(self, message: str) -> typing.NoReturn:  # argparse would print a page of usage
-        raise ValueError(message)
+        raise ValueError(re.sub(r"(--\w+)/--[\w/-]+", r"\1", message))  # one spelling of an option is enough
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -182,6 +183,8 @@ def load_recipe(name: str | None, overrides: list[str] = ()) -> Recipe:  # type:
     for key in recipe:
         if f"--{key}" not in options.values() or key == "help":
             raise ValueError(f"{name}: {_unknown(key, [k for k in options if '-' not in k])}")
+    for action in parser._actions:
+        action.default = argparse.SUPPRESS  # so that what is parsed is what was asked for; dataclasses fill in the rest
     where = name
     try:
         parser.parse_args(_as_arguments(recipe))  # the recipe alone, so that an error says whose it is
@@ -191,24 +194,21 @@ def load_recipe(name: str | None, overrides: list[str] = ()) -> Recipe:  # type:
             option = word.split("=")[0]
             if option.startswith("--") and option not in options.values():
                 raise ValueError(_unknown(option.removeprefix("--"), [k for k in options if "-" not in k]))
-        namespace = parser.parse_args(words)
+        asked = {key: getattr(value, "value", value) for key, value in vars(parser.parse_args(words)).items()}
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
-    data, model, training, *rest = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
-    config = vars(rest[0]) if rest else {}  # what belongs to none of the dataclasses
-    asked = _asked_for(words, options)
-    settings = {key: value for key, value in vars(namespace).items() if key in asked}
-    return Recipe(data, model, training, config=config, settings=_plain(settings))
+    *groups, config = (
+        {key: value for key, value in asked.items() if key in names}
+        for names in (*map(_field_names, (DataArguments, ModelArguments, VanillaTrainingArguments)), config_fields())
+    )
+    data, model, training = groups
+    return Recipe(
+        DataArguments(**data), ModelArguments(**model), VanillaTrainingArguments(**training), config, settings=asked
+    )
 
 
-def _asked_for(words: list[str], options: dict[str, str]) -> set[str]:
-    names = {word.split("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
-    return {name.removeprefix("no_") if name not in options else name for name in names}
-
-
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """Values that YAML can hold."""
-    return {key: getattr(value, "value", value) for key, value in settings.items()}
+def _field_names(arguments: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(arguments)}
 
 
 __all__ = ["ModelArguments", "Recipe", "load_preset", "load_recipe", "make_parser", "read_yaml", "shipped_names"]

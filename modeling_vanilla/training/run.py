@@ -96,7 +96,7 @@ def run(recipe: Recipe) -> RunResult:
         translator = Translator(trainer.accelerator.unwrap_model(trainer.model), tokenizer)
         _translate_tests(translator, corpus, tokenize, result)
         facts = _facts(recipe, report, trainer, seconds, result)
-        text = json.dumps(facts, indent=2, ensure_ascii=False, default=float)  # numpy's numbers too
+        text = json.dumps(facts, indent=2, ensure_ascii=False)
         (folder / RESULTS).write_text(text + "\n", encoding="utf-8")
         from modeling_vanilla.model_card import write_card
 

@@ -1,0 +1,58 @@
+"""What all tests share: no network, one thread, a fixed seed, and the smallest models that have every part."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from tests.fixtures import trained  # noqa: F401  (a fixture for all)
+
+torch.set_num_threads(1)
+
+TINY = {
+    "vocab_size": 20,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": 32,
+    "dropout": 0.0,
+}
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> Callable[..., VanillaConfig]:
+    """Builds the config of a tiny model without dropout; keyword arguments change it."""
+
+    def build(**changes) -> VanillaConfig:
+        return VanillaConfig(**TINY | changes)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_config) -> Callable[..., VanillaForConditionalGeneration]:
+    """Builds such a model, in evaluation mode, with biases and norms that are not at their trivial initial values."""
+
+    def build(**changes) -> VanillaForConditionalGeneration:
+        model = VanillaForConditionalGeneration(tiny_config(**changes)).eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith("bias") or "layer_norm" in name:
+                    parameter.add_(torch.randn_like(parameter), alpha=0.1)
+        return model
+
+    return build

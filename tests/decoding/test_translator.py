@@ -1,0 +1,127 @@
+"""`Translator`: order, batches, scores, ugly input."""
+
+import pytest
+import torch
+
+from modeling_vanilla.decoding import Translation, Translator
+from tests.fixtures import corpus
+
+SOURCES = [source for source, _ in corpus(2, 2700, 182)]
+
+
+@pytest.fixture(scope="module")
+def translator(trained):
+    return Translator.from_pretrained(trained)
+
+
+def log_prob(translator, source, target):
+    """log p(target | source) and the target's length, from the model's full logits."""
+    source, target = (torch.tensor([translator.tokenizer(text).input_ids]) for text in (source, target))
+    logits = translator.model(input_ids=source, labels=target).logits[0]
+    return logits.log_softmax(-1)[range(target.shape[1]), target[0]].sum().item(), target.shape[1]
+
+
+def test_order_is_kept_whatever_the_batches(translator):
+    alone = [translator.translate([source])[0].text for source in SOURCES]
+    for max_tokens in (8192, 100, 1):
+        assert [t.text for t in translator.translate(SOURCES, max_tokens=max_tokens)] == alone
+
+
+def test_equals_the_models_own_generate(translator):
+    batch = translator.tokenizer(SOURCES, return_tensors="pt", padding=True)
+    generated = translator.tokenizer.batch_decode(translator.model.generate(**batch), skip_special_tokens=True)
+    assert [t.text for t in translator.translate(SOURCES)] == generated
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
+def test_score_is_the_log_probability_over_the_length_penalty(translator, num_beams, length_penalty):
+    for source in SOURCES[:4]:
+        (translation,) = translator.translate([source], num_beams=num_beams, length_penalty=length_penalty)
+        total, length = log_prob(translator, source, translation.text)
+        assert translation.score == pytest.approx(total / length**length_penalty, abs=1e-4)
+
+
+def test_greedy_scores_do_not_depend_on_the_batch(translator):
+    together = translator.translate(SOURCES, num_beams=1)
+    for source, translation in zip(SOURCES, together, strict=True):
+        assert translator.translate([source], num_beams=1)[0].score == pytest.approx(translation.score, abs=1e-5)
+
+
+def test_n_best_are_different_sorted_and_begin_with_the_best(translator):
+    for translation in translator.translate(SOURCES, n_best=4):
+        texts, scores = zip(*translation.n_best, strict=True)
+        assert len(texts) == 4
+        assert list(scores) == sorted(scores, reverse=True)
+        assert (texts[0], scores[0]) == (translation.text, translation.score)
+
+
+@pytest.mark.parametrize("empty", ["", " ", "\t", "\u3000"])
+def test_empty_lines_stay_empty(translator, empty):
+    translations = translator.translate([SOURCES[0], empty, SOURCES[1]], n_best=2)
+    assert translations[1] == Translation("", 0.0, (("", 0.0),))
+    assert translations[0].text
+    assert translations[2].text
+
+
+def test_nothing_gives_nothing(translator):
+    assert translator.translate([]) == []
+
+
+def test_a_text_too_long_is_split_and_its_sentences_translated(translator, monkeypatch):
+    sentences = SOURCES[:5]
+    longest = max(len(ids) for ids in translator.tokenizer(sentences).input_ids)
+    monkeypatch.setattr(translator.tokenizer, "model_max_length", longest)
+    parts = translator.translate(sentences)
+    (whole,) = translator.translate([" ".join(sentences)])
+    assert whole.text == " ".join(part.text for part in parts)
+    assert whole.score == pytest.approx(sum(part.score for part in parts) / 5, abs=1e-5)
+
+
+def test_a_text_too_long_is_refused_when_asked(translator, monkeypatch):
+    monkeypatch.setattr(translator.tokenizer, "model_max_length", 20)
+    with pytest.raises(ValueError, match=r"text 2 has \d+ tokens.*at most 20"):
+        translator.translate([SOURCES[0][:10], " ".join(SOURCES)], on_too_long="refuse")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ("a string", {}, "list of strings"),
+        (["a"], {"n_best": 5}, "n_best=5: must be from 1 to num_beams=4"),
+        (["a"], {"n_best": 0}, "n_best=0"),
+        (["a"], {"on_too_long": "cut"}, "on_too_long='cut'"),
+        (["a"], {"num_beams": 0}, "num_beams=0"),
+        (["a"], {"max_tokens": 0}, "max_tokens=0"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(translator, arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        translator.translate(arguments, **options)
+
+
+def test_sampling_goes_through_to_generate(translator):
+    torch.manual_seed(0)
+    first = translator.translate(SOURCES, num_beams=1, do_sample=True, temperature=5.0)
+    torch.manual_seed(1)
+    second = translator.translate(SOURCES, num_beams=1, do_sample=True, temperature=5.0)
+    assert [t.text for t in first] != [t.text for t in second]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_loads_in_a_precision(trained, dtype):
+    translator = Translator.from_pretrained(trained, dtype=dtype)
+    assert str(translator.model.dtype) == f"torch.{dtype}"
+    assert translator.translate(SOURCES[:2])[0].text
+
+
+def test_progress_bar_when_asked(translator, capsys):
+    translator.translate(SOURCES, progress=True)
+    assert "15" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", ["nowhere", "empty"])
+def test_a_folder_without_a_model_is_named(tmp_path, what):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=what):
+        Translator.from_pretrained(tmp_path / what)

@@ -1,0 +1,256 @@
+"""`vanilla` as its user meets it: output, messages, exit statuses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modeling_vanilla.scripts import evaluate, main, tokenizer, train, translate
+from tests.fixtures import corpus, train_words, write_corpus
+
+SOURCES, REFERENCES = zip(*corpus(2, 2700, 182), strict=True)
+VANILLA = [sys.executable, "-m", "modeling_vanilla.scripts.main"]
+
+
+def one_line_error(capsys, run, *words):
+    """Runs a verb that must end with status 2 and one line on standard error; returns the line."""
+    assert run([str(word) for word in words]) == 2
+    captured = capsys.readouterr()
+    lines = [line for line in captured.err.splitlines() if line]
+    assert len(lines) == 1, captured.err
+    assert captured.out == ""
+    return lines[0]
+
+
+def test_help_lists_the_verbs(capsys):
+    assert main.main(["--help"]) == 0
+    output = capsys.readouterr().out
+    for verb in ("train", "translate", "evaluate", "tokenizer"):
+        assert f"\n  {verb} " in output
+
+
+def test_the_command_is_installed():
+    output = subprocess.run([Path(sys.executable).parent / "vanilla", "--help"], capture_output=True, text=True)
+    assert "translate" in output.stdout
+
+
+def test_an_unknown_verb_is_corrected(capsys):
+    assert "did you mean 'translate'" in one_line_error(capsys, main.main, "transalte")
+
+
+def test_version(capsys):
+    assert main.main(["--version"]) == 0
+    assert capsys.readouterr().out.count(".") == 2
+
+
+@pytest.mark.parametrize("verb", ["train", "translate", "evaluate", "tokenizer"])
+def test_every_verb_has_help(capsys, verb):
+    try:
+        status = main.main([verb, "--help"])
+    except SystemExit as stop:
+        status = stop.code
+    assert not status
+    assert f"vanilla {verb}" in capsys.readouterr().out
+
+
+# translate ----------------------------------------------------------------------------------------------------------
+
+
+def test_translates_a_file_line_by_line(trained, tmp_path, capfd):
+    file = tmp_path / "source.txt"
+    file.write_bytes(b"\xef\xbb\xbf" + "\r\n".join([SOURCES[0], "", SOURCES[1]]).encode())
+    assert translate.run([str(trained), str(file)]) == 0
+    lines = capfd.readouterr().out.split("\n")
+    expected = (trained / "translations" / "test.txt").read_text().splitlines()
+    assert lines == [expected[0], "", expected[1], ""]
+
+
+def test_translates_a_pipe_as_lines_come(trained):
+    """The second line is sent only after the first one's translation is there."""
+    process = subprocess.Popen(
+        [*VANILLA, "translate", str(trained)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    )
+    expected = (trained / "translations" / "test.txt").read_text().splitlines()
+    for source, translation in zip(SOURCES[:2], expected, strict=False):
+        process.stdin.write(source.encode() + b"\n")
+        assert process.stdout.readline().decode().rstrip("\n") == translation
+    process.stdin.close()
+    assert process.wait(timeout=30) == 0
+
+
+def test_a_line_separator_inside_a_sentence_is_not_a_line_end(trained, tmp_path, capfd):
+    file = tmp_path / "source.txt"
+    file.write_text("The big\u2028dog.\x0bThe\x85 man.\n", encoding="utf-8")
+    assert translate.run([str(trained), str(file)]) == 0
+    assert capfd.readouterr().out.count("\n") == 1
+
+
+def test_a_small_buffer_changes_nothing(trained, tmp_path, capfd):
+    file = tmp_path / "source.txt"
+    file.write_text("\n".join(SOURCES), encoding="utf-8")
+    outputs = []
+    for buffer in ("2000", "1", "4"):
+        assert translate.run([str(trained), str(file), "--buffer", buffer]) == 0
+        outputs.append(capfd.readouterr().out)
+    assert len(set(outputs)) == 1
+    assert outputs[0] == (trained / "translations" / "test.txt").read_text()
+
+
+def test_n_best_has_scores(trained, tmp_path, capfd):
+    file = tmp_path / "source.txt"
+    file.write_text(SOURCES[0] + "\n", encoding="utf-8")
+    assert translate.run([str(trained), str(file), "--n_best", "3"]) == 0
+    rows = [line.split("\t") for line in capfd.readouterr().out.splitlines()]
+    assert len(rows) == 3
+    assert all(float(score) <= 0 and text for score, text in rows)
+
+
+def test_a_reader_that_stops_early_is_no_error(trained, tmp_path):
+    file = tmp_path / "source.txt"
+    file.write_text("\n".join(SOURCES * 3), encoding="utf-8")
+    command = f"{sys.executable} -m modeling_vanilla.scripts.main translate {trained} {file} --buffer 1 | head -n 1"
+    output = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
+    assert output.returncode == 0
+    assert "Error" not in output.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "message"),
+    [
+        (None, [], r"can't be read: No such file"),
+        (b"ok\n\xff\xfe\n", [], "line 2: not UTF-8"),
+        (b"ok\n", ["--n_best", "9"], "n_best=9"),
+        (b"ok\n", ["--buffer", "0"], "--buffer 0"),
+        (b"ok\n", ["--num_beam", "2"], "--num_beam"),
+        (b"ok\n", ["--num_beams", "two"], "invalid int value"),
+        (b"word " * 3000, ["--on_too_long", "refuse"], "text 1 has .* tokens"),
+        (b"ok\n", ["--dtype", "float99"], "dtype"),
+    ],
+)
+def test_mistakes_in_translating(trained, tmp_path, capsys, content, words, message):
+    import re
+
+    file = tmp_path / "source.txt"
+    if content is not None:
+        file.write_bytes(content)
+    assert translate.run([str(trained), str(file), *words]) == 2
+    error = capsys.readouterr().err.strip().splitlines()
+    assert len(error) == 1
+    assert re.search(message, error[0])
+
+
+def test_a_model_that_is_not_there(tmp_path, capsys):
+    file = tmp_path / "a.txt"
+    file.write_text("a\n")
+    assert "nowhere" in one_line_error(capsys, translate.run, tmp_path / "nowhere", file)
+
+
+# evaluate -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def test_files(tmp_path):
+    for name, texts in (("test.en", SOURCES), ("test.de", REFERENCES)):
+        (tmp_path / name).write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    return tmp_path / "test.en", tmp_path / "test.de"
+
+
+def test_evaluates_as_training_did(trained, test_files, capsys):
+    source, target = map(str, test_files)
+    assert evaluate.run([str(trained), "--source", source, "--target", target, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    recorded = json.loads((trained / "results.json").read_text())["results"]
+    assert report["sentences"] == len(SOURCES)
+    assert [(r["name"], r["value"], r["signature"]) for r in report["results"]] == [
+        (r["name"], r["value"], r["signature"]) for r in recorded
+    ]
+
+
+def test_evaluates_as_text(trained, test_files, capsys, tmp_path):
+    source, target = map(str, test_files)
+    words = ["--source", source, "--target", target, "--output", str(tmp_path / "out.txt")]
+    assert evaluate.run([str(trained), *words]) == 0
+    bleu, chrf = capsys.readouterr().out.splitlines()
+    assert bleu.startswith("BLEU ")
+    assert " ± " in bleu
+    assert chrf.startswith("chrF ")
+    assert (tmp_path / "out.txt").read_text() == (trained / "translations" / "test.txt").read_text()
+
+
+def test_files_of_different_length_are_refused(trained, test_files, capsys):
+    source, target = test_files
+    with target.open("a") as file:
+        file.write("One more.\n")
+    error = one_line_error(capsys, evaluate.run, trained, "--source", source, "--target", target)
+    assert "15" in error
+    assert "16" in error
+
+
+# tokenizer ----------------------------------------------------------------------------------------------------------
+
+
+def test_trains_a_tokenizer(test_files, tmp_path, capsys):
+    from transformers import AutoTokenizer
+
+    assert tokenizer.run(["--vocab_size", "300", "--output", str(tmp_path / "tok"), *map(str, test_files)]) == 0
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "tok")
+    assert len(loaded) == 300
+    assert loaded.decode(loaded(SOURCES[0]).input_ids, skip_special_tokens=True) == SOURCES[0]
+
+
+@pytest.mark.parametrize("vocab_size", ["100", "100000"])
+def test_a_vocabulary_of_an_impossible_size_is_refused(test_files, tmp_path, capsys, vocab_size):
+    words = ["--vocab_size", vocab_size, "--output", tmp_path / "tok", *test_files]
+    assert f"{int(vocab_size):,}" in one_line_error(capsys, tokenizer.run, *words).replace(vocab_size, f"{int(vocab_size):,}")
+
+
+# train --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learning_rte": 1}, "did you mean 'learning_rate'"),
+        ({"data_dir": "nowhere"}, "nowhere"),
+        ({"target_lang": "fr"}, "fr"),
+        ({"vocab_size": 100_000}, "100"),
+        ({"encoder_attention_heads": 5}, "encoder_attention_heads=5"),
+        ({"model": "huge"}, "huge"),
+        ({"position_encoding": "rotary"}, "position_encoding='rotary' is not available"),
+        ({"norm_position": "sideways"}, "sideways"),
+        ({"max_tokens": 3}, "max_tokens=3"),
+        ({"dropout": 1.5}, "dropout=1.5"),
+    ],
+)
+def test_mistakes_in_training(tmp_path, capsys, changes, message):
+    words = train_words(write_corpus(tmp_path / "data"), tmp_path / "out", **changes)
+    assert train.run(words) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
+    assert len(lines) == 1
+    assert message in lines[0]
+
+
+def test_an_empty_training_set_is_refused(tmp_path, capsys):
+    data = write_corpus(tmp_path / "data")
+    for lang in ("en", "de"):
+        (data / f"train.{lang}").write_text("")
+    assert train.run(train_words(data, tmp_path / "out")) == 2
+    assert "train" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_output_folder_with_another_model_is_refused(trained, tmp_path, capsys):
+    words = train_words(write_corpus(tmp_path / "data"), trained)
+    assert "holds a finished model" in one_line_error(capsys, train.run, *words)
+
+
+def test_training_ends_with_scores_samples_and_the_lines_that_load(tmp_path, capsys):
+    words = train_words(write_corpus(tmp_path / "data"), tmp_path / "out", max_steps=2)
+    assert train.run(words) == 0
+    output = capsys.readouterr().out
+    assert "test: BLEU" in output
+    assert output.count("  translation  ") == 10
+    assert output.rstrip().endswith("(AutoModelForSeq2SeqLM, AutoTokenizer))")
+    lines = [line.strip() for line in output.splitlines() if line.strip()][-2:]
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, capture_output=True)

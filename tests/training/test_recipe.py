@@ -1,0 +1,144 @@
+"""Recipes: what they may say, who wins, and what is said to a mistake."""
+
+import pytest
+
+from modeling_vanilla import VanillaConfig
+from modeling_vanilla.training.recipe import config_fields, load_preset, load_recipe, make_parser, shipped_names
+
+
+def recipe_file(tmp_path, text):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+def test_recipe_gives_defaults_and_the_command_line_wins(tmp_path):
+    file = recipe_file(tmp_path, "model: tiny\nmax_steps: 5\nlearning_rate: 5.0e-3\nbf16: true\ndropout: 0.25\n")
+    recipe = load_recipe(file, ["--max_steps", "7", "--encoder_layers=2"])
+    assert recipe.training.max_steps == 7
+    assert recipe.training.learning_rate == 5e-3
+    assert recipe.training.bf16 is True
+    config = recipe.vanilla_config(vocab_size=100)
+    assert (config.d_model, config.dropout, config.encoder_layers, config.decoder_layers) == (128, 0.25, 2, 4)
+
+
+def test_numbers_that_yaml_takes_for_text_are_numbers(tmp_path):
+    assert load_recipe(recipe_file(tmp_path, "learning_rate: 5e-3\n")).training.learning_rate == 5e-3
+
+
+def test_false_in_a_recipe_turns_a_default_off(tmp_path):
+    recipe = load_recipe(recipe_file(tmp_path, "predict_with_generate: false\nuse_bias: false\n"))
+    assert recipe.training.predict_with_generate is False
+    assert recipe.vanilla_config(vocab_size=100).use_bias is False
+
+
+def test_without_a_recipe_the_command_line_says_all():
+    recipe = load_recipe(None, ["--model", "tiny", "--max_tokens", "99"])
+    assert recipe.training.max_tokens == 99
+    assert recipe.vanilla_config(vocab_size=100).d_model == 128
+
+
+def test_settings_are_what_was_asked_for_and_give_the_same_run(tmp_path):
+    import yaml
+
+    file = recipe_file(tmp_path, "model: tiny\nmax_steps: 5\neval_strategy: steps\n")
+    recipe = load_recipe(file, ["--seed", "3", "--no_predict_with_generate", "--report-to", "tensorboard"])
+    assert recipe.settings == {
+        "model": "tiny", "max_steps": 5, "eval_strategy": "steps", "seed": 3, "predict_with_generate": False,
+        "report_to": "tensorboard",
+    }  # fmt: skip
+    again = load_recipe(recipe_file(tmp_path, yaml.safe_dump(recipe.settings)))
+    assert again.settings == recipe.settings
+
+
+def test_negative_numbers_are_values_and_not_options(tmp_path):
+    assert load_recipe(recipe_file(tmp_path, "max_steps: -1\n")).training.max_steps == -1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("learning_rte: 1\n", r"recipe.yaml: 'learning_rte' is not a setting; did you mean 'learning_rate'\?"),
+        ("encoder_layer: 1\n", "did you mean 'encoder_layers'"),
+        ("sorce_lang: en\n", "did you mean 'source_lang'"),
+        ("vocab_size: many\n", "recipe.yaml: argument --vocab_size: invalid int value: 'many'"),
+        ("bf16: perhaps\n", "recipe.yaml: argument --bf16"),
+        ("use_bias: perhaps\n", "recipe.yaml: argument --use_bias.*neither true nor false"),
+        ("max_steps: [1, 2\n", "line 2: not YAML"),
+        ("just words\n", "must hold `key: value` lines"),
+        ("1: 2\n", "must hold `key: value` lines"),
+        ("help: true\n", "'help' is not a setting"),
+        ("pad_token_id: 3\n", "'pad_token_id' is not a setting"),
+        ("lr_scheduler_type: noam\n", "noam"),
+        ("max_tokens: 0\n", "max_tokens=0"),
+        ("max_length: 1\n", "max_length=1"),
+    ],
+)
+def test_a_mistake_in_the_recipe_is_named(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        load_recipe(recipe_file(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--max_step", "3"], "command line: 'max_step' is not a setting; did you mean 'max_steps'"),
+        (["--max_steps", "x"], "command line: argument --max_steps: invalid int value"),
+        (["--max_steps"], "command line: argument --max_steps: expected one argument"),
+        (["stray"], "stray"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_named(words, message):
+    with pytest.raises(ValueError, match=message):
+        load_recipe(None, words)
+
+
+def test_a_missing_recipe_names_those_there_are():
+    with pytest.raises(ValueError, match=r"nowhere.yaml: no such file; the package brings .*tiny"):
+        load_recipe("nowhere.yaml")
+
+
+def test_a_binary_recipe_is_refused(tmp_path):
+    (tmp_path / "recipe.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="not a text file in UTF-8"):
+        load_recipe(str(tmp_path / "recipe.yaml"))
+
+
+def test_shipped_recipes_are_found_by_name():
+    assert load_recipe("multi30k_en_de").data.target_lang == "de"
+
+
+@pytest.mark.parametrize(
+    ("name", "vocab_size", "parameters"),
+    [("tiny", 9700, 2_566_656), ("small", 9700, 36_509_696), ("base", 37000, 63_082_496), ("big", 37000, 214_245_376)],
+)
+def test_presets_have_the_size_they_say(name, vocab_size, parameters):
+    """By the paper's arithmetic: attention 4 (D² + D), feed-forward 2 D F + D + F, norms 2 D each."""
+    preset = load_preset(name)
+    d, f, n = preset["d_model"], preset["encoder_ffn_dim"], preset["encoder_layers"]
+    attention, feed_forward, norm = 4 * (d * d + d), 2 * d * f + d + f, 2 * d
+    expected = n * (attention + feed_forward + 2 * norm) + n * (2 * attention + feed_forward + 3 * norm) + vocab_size * d
+    assert expected == parameters
+    assert VanillaConfig(vocab_size=vocab_size, **preset).d_model == d
+
+
+def test_base_preset_is_the_default_config():
+    assert VanillaConfig(**load_preset("base")).to_dict() == VanillaConfig().to_dict()
+
+
+def test_every_shipped_file_reads():
+    recipes = [name for name in shipped_names() if name not in ("tiny", "small", "base", "big")]
+    for name in recipes:
+        assert load_recipe(name).settings["output_dir"]
+
+
+def test_no_setting_has_two_meanings():
+    """The same word in the data's, the model's and the library's arguments, or in VanillaConfig, would clash."""
+    options = [action.dest for action in make_parser()._actions if not action.dest.startswith("no_")]
+    once = {name: options.count(name) for name in config_fields()}
+    assert set(once.values()) == {1}
+
+
+def test_a_preset_with_an_unknown_field_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="'d_modle' is not a setting; did you mean 'd_model'"):
+        load_preset(recipe_file(tmp_path, "d_modle: 3\n"))

@@ -1,0 +1,159 @@
+"""The main job, from files to a folder that anyone can load."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import yaml
+from safetensors import safe_open
+
+from modeling_vanilla.training import load_recipe, run
+from tests.fixtures import corpus, train_words, write_corpus
+
+
+def test_root_of_the_output_folder_is_the_finished_model(trained):
+    names = {path.name for path in trained.iterdir() if path.is_file()}
+    assert names == {
+        "README.md", "config.json", "generation_config.json", "model.safetensors", "recipe.yaml", "results.json",
+        "tokenizer.json", "tokenizer_config.json",
+    }  # fmt: skip
+
+
+def test_no_pickle_is_left(trained):
+    assert not [path for path in trained.rglob("*") if path.suffix in (".bin", ".pt", ".pkl", ".pth")]
+
+
+def test_weights_hold_the_shared_matrix_once(trained):
+    with safe_open(trained / "model.safetensors", "pt") as file:
+        assert [key for key in file.keys() if "embed" in key or "lm_head" in key] == [  # noqa: SIM118
+            "model.encoder.embed_tokens.weight"
+        ]
+
+
+def test_it_learnt_to_compose(trained):
+    results = json.loads((trained / "results.json").read_text())
+    bleu = next(r for r in results["results"] if r["name"] == "BLEU")
+    assert bleu["dataset"] == "test"
+    assert bleu["value"] > 60
+    assert bleu["signature"].startswith("nrefs:1")
+
+
+def test_recipe_beside_the_model_says_what_was_used(trained):
+    recipe = yaml.safe_load((trained / "recipe.yaml").read_text())
+    assert recipe["learning_rate"] == 0.01
+    assert recipe["d_model"] == 32
+
+
+def test_log_history_has_both_losses(trained):
+    history = json.loads((trained / "results.json").read_text())["history"]
+    assert {"loss", "nll", "ppl", "learning_rate"} <= history[0].keys()
+
+
+def test_translations_of_the_test_set_are_kept(trained):
+    lines = (trained / "translations" / "test.txt").read_text().splitlines()
+    assert len(lines) == len(corpus(2, 2700, 182))
+
+
+def test_card_says_languages_parameters_data_and_results(trained):
+    from huggingface_hub import ModelCard
+
+    card = ModelCard.load(trained / "README.md")
+    assert card.data.language == ["en", "de"]
+    assert card.data.library_name == "transformers"
+    assert {result.metric_type for result in card.data.eval_results} == {"bleu", "chrf"}
+    results = json.loads((trained / "results.json").read_text())
+    assert f"{results['parameters']:,} parameters" in card.text
+    assert "193" in card.text, "how many pairs it was trained on"
+
+
+def test_generation_config_translates_as_the_translator_does(trained):
+    """In a process that imports only transformers and this package, as its user would."""
+    code = f"""
+import modeling_vanilla
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+model, tokenizer = (c.from_pretrained({str(trained)!r}) for c in (AutoModelForSeq2SeqLM, AutoTokenizer))
+sources = {[source for source, _ in corpus(2, 2700, 182)]!r}
+batch = tokenizer(sources, return_tensors="pt", padding=True)
+print("\\n".join(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)))
+"""
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output == (trained / "translations" / "test.txt").read_text()
+
+
+def test_the_same_command_on_a_finished_model_is_refused(trained):
+    words = train_words(trained.parent / "data", trained)
+    with pytest.raises(ValueError, match="holds a finished model"):
+        run(load_recipe(None, words))
+
+
+def test_without_an_output_dir_it_says_so(tmp_path):
+    with pytest.raises(ValueError, match="--output_dir"):
+        run(load_recipe(None, ["--data_dir", str(tmp_path)]))
+
+
+def test_a_tokenizer_that_is_given_is_used(trained, tmp_path):
+    words = train_words(
+        trained.parent / "data", tmp_path / "out", tokenizer_name_or_path=trained, max_steps=1, predict_with_generate=False
+    )
+    run(load_recipe(None, words))
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == (trained / "tokenizer.json").read_text()
+
+
+def test_a_tokenizer_that_is_not_there_is_named(trained, tmp_path):
+    words = train_words(trained.parent / "data", tmp_path / "out", tokenizer_name_or_path=tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="nowhere.*can't load a tokenizer"):
+        run(load_recipe(None, words))
+
+
+def test_two_runs_with_one_seed_are_equal(trained, tmp_path):
+    words = train_words(trained.parent / "data", tmp_path / "out")
+    run(load_recipe(None, words))
+    with safe_open(trained / "model.safetensors", "pt") as a, safe_open(tmp_path / "out/model.safetensors", "pt") as b:
+        assert all(torch.equal(a.get_tensor(key), b.get_tensor(key)) for key in a.keys())  # noqa: SIM118
+
+
+def test_ctrl_c_leaves_a_checkpoint_from_which_the_same_command_ends_as_if_undisturbed(trained, tmp_path):
+    words = train_words(
+        trained.parent / "data", tmp_path / "out", dropout=0.1, max_steps=150, save_strategy="steps", save_steps=1000
+    )
+    command = [sys.executable, "-m", "modeling_vanilla.scripts.main", "train", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if "'loss'" in line:  # twenty updates are done
+            break
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert "interrupted at step" in errors
+    assert "the same command goes on from it" in errors
+    (checkpoint,) = (tmp_path / "out").glob("checkpoint-*")
+    assert int(checkpoint.name.rpartition("-")[2]) < 150
+
+    subprocess.run(command, capture_output=True, check=True)
+    whole = train_words(
+        trained.parent / "data", tmp_path / "whole", dropout=0.1, max_steps=150, save_strategy="steps", save_steps=1000
+    )
+    run(load_recipe(None, whole))
+    with safe_open(tmp_path / "out/model.safetensors", "pt") as a, safe_open(tmp_path / "whole/model.safetensors", "pt") as b:
+        assert all(torch.equal(a.get_tensor(key), b.get_tensor(key)) for key in a.keys())  # noqa: SIM118
+
+
+def test_a_fresh_corpus_of_one_folder_needs_no_validation_files(tmp_path):
+    data = write_corpus(tmp_path / "data")
+    for lang in ("en", "de"):
+        (data / f"val.{lang}").unlink()
+        (data / f"test.{lang}").unlink()
+    result = run(load_recipe(None, train_words(data, tmp_path / "out", max_steps=2)))
+    assert result.results == []
+    assert "No test set was given" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_time_spent_is_recorded(trained):
+    results = json.loads((trained / "results.json").read_text())
+    assert 0 < results["seconds"] < time.monotonic()
+    assert results["updates"] == 120
