@@ -34,7 +34,6 @@ setup(
         "accelerate>=1.15",
         "datasets>=5.0",
         "tokenizers>=0.22",
-        "evaluate>=0.4.6",
         "safetensors>=0.5",
         "sacrebleu>=2.5",
         "pyyaml>=6",
@@ -43,7 +42,7 @@ setup(
     extras_require={
         "tensorboard": ["tensorboard>=2.15"],
         "zstd": ["zstandard>=0.22"],
-        "test": ["pytest>=8", "hypothesis>=6.100", "tensorboard>=2.15", "zstandard>=0.22"],
+        "test": ["pytest>=8", "setuptools>=77", "wheel>=0.43", "hypothesis>=6.100", "tensorboard>=2.15", "zstandard>=0.22"],
         "lint": ["ruff>=0.17", "mypy>=2", "types-PyYAML>=6"],
     },
     entry_points={"console_scripts": ["vanilla=modeling_vanilla.scripts.main:main"]},

@@ -1,5 +1,5 @@
 """The model card: a template, and what fills it in."""
 
-from .card import write_card
+from modeling_vanilla.model_card.card import write_card
 
 __all__ = ["write_card"]

@@ -33,8 +33,8 @@ class TokenBatchSampler(Sampler[list[int]]):
             batches with the most pairs, so that no pair is dropped or repeated.
 
     Raises:
-        ValueError: for a pair that doesn't fit into the budget alone, an empty data set, or fewer pairs than
-            `multiple_of`.
+        ValueError: for a pair that doesn't fit into the budget alone, an empty data set, or fewer pairs than batches
+            would be needed for `multiple_of`.
     """
 
     def __init__(
@@ -58,11 +58,6 @@ class TokenBatchSampler(Sampler[list[int]]):
             raise ValueError(
                 f"pair {longest.argmax()} has {longest.max()} tokens on one side, but a batch holds max_tokens="
                 f"{max_tokens}: raise max_tokens, or lower max_length so that such pairs are dropped"
-            )
-        if len(source) < multiple_of:
-            raise ValueError(
-                f"{len(source)} pairs can't fill {multiple_of} batches, one for each process and accumulation step: "
-                "use fewer of them, or more data"
             )
         self.seed, self.shuffle, self.epoch = seed, shuffle, 0
         # By target length; within one, by source length, up and down in turn, so that neighbours differ by little.
@@ -114,7 +109,13 @@ def _cut(source: np.ndarray, target: np.ndarray, max_tokens: int) -> np.ndarray:
 
 def _split(bounds: np.ndarray, multiple_of: int) -> np.ndarray:
     """Halves the batches with the most pairs until their number is a multiple."""
-    while missing := -(len(bounds) - 1) % multiple_of:
+    wanted = -(-(len(bounds) - 1) // multiple_of) * multiple_of
+    if wanted > bounds[-1]:
+        raise ValueError(
+            f"{bounds[-1]} pairs can't fill {wanted} batches, a multiple of {multiple_of} for the processes and "
+            "accumulation steps: use fewer of them, or more data"
+        )
+    while missing := wanted - (len(bounds) - 1):
         sizes = np.diff(bounds)
         largest = np.argsort(-sizes, kind="stable")[:missing]
         largest = largest[sizes[largest] > 1]

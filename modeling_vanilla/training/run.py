@@ -142,7 +142,7 @@ def _config(recipe: Recipe, tokenizer: PreTrainedTokenizerFast):
 
 def _translate_tests(translator: Translator, corpus: DatasetDict, tokenize: str, result: RunResult) -> None:
     """Translates each test set once, keeps the translations beside the model, and scores them."""
-    for name in (name for name in corpus if name.startswith("test")):
+    for name in (name for name in corpus if name not in ("train", "validation")):
         sources, references = list(corpus[name]["source"]), list(corpus[name]["target"])
         hypotheses = [translation.text for translation in translator.translate(sources)]
         file = result.folder / "translations" / f"{name}.txt"

@@ -203,7 +203,9 @@ def test_trains_a_tokenizer(test_files, tmp_path, capsys):
 @pytest.mark.parametrize("vocab_size", ["100", "100000"])
 def test_a_vocabulary_of_an_impossible_size_is_refused(test_files, tmp_path, capsys, vocab_size):
     words = ["--vocab_size", vocab_size, "--output", tmp_path / "tok", *test_files]
-    assert f"{int(vocab_size):,}" in one_line_error(capsys, tokenizer.run, *words).replace(vocab_size, f"{int(vocab_size):,}")
+    assert f"{int(vocab_size):,}" in one_line_error(capsys, tokenizer.run, *words).replace(
+        vocab_size, f"{int(vocab_size):,}"
+    )
 
 
 # train --------------------------------------------------------------------------------------------------------------

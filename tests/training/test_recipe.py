@@ -117,7 +117,9 @@ def test_presets_have_the_size_they_say(name, vocab_size, parameters):
     preset = load_preset(name)
     d, f, n = preset["d_model"], preset["encoder_ffn_dim"], preset["encoder_layers"]
     attention, feed_forward, norm = 4 * (d * d + d), 2 * d * f + d + f, 2 * d
-    expected = n * (attention + feed_forward + 2 * norm) + n * (2 * attention + feed_forward + 3 * norm) + vocab_size * d
+    expected = (
+        n * (attention + feed_forward + 2 * norm) + n * (2 * attention + feed_forward + 3 * norm) + vocab_size * d
+    )
     assert expected == parameters
     assert VanillaConfig(vocab_size=vocab_size, **preset).d_model == d
 

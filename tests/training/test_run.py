@@ -97,7 +97,11 @@ def test_without_an_output_dir_it_says_so(tmp_path):
 
 def test_a_tokenizer_that_is_given_is_used(trained, tmp_path):
     words = train_words(
-        trained.parent / "data", tmp_path / "out", tokenizer_name_or_path=trained, max_steps=1, predict_with_generate=False
+        trained.parent / "data",
+        tmp_path / "out",
+        tokenizer_name_or_path=trained,
+        max_steps=1,
+        predict_with_generate=False,
     )
     run(load_recipe(None, words))
     assert (tmp_path / "out" / "tokenizer.json").read_text() == (trained / "tokenizer.json").read_text()
@@ -139,7 +143,10 @@ def test_ctrl_c_leaves_a_checkpoint_from_which_the_same_command_ends_as_if_undis
         trained.parent / "data", tmp_path / "whole", dropout=0.1, max_steps=150, save_strategy="steps", save_steps=1000
     )
     run(load_recipe(None, whole))
-    with safe_open(tmp_path / "out/model.safetensors", "pt") as a, safe_open(tmp_path / "whole/model.safetensors", "pt") as b:
+    with (
+        safe_open(tmp_path / "out/model.safetensors", "pt") as a,
+        safe_open(tmp_path / "whole/model.safetensors", "pt") as b,
+    ):
         assert all(torch.equal(a.get_tensor(key), b.get_tensor(key)) for key in a.keys())  # noqa: SIM118
 
 

@@ -72,9 +72,7 @@ def test_log_has_plain_likelihood_and_perplexity_of_the_update(tmp_path, pairs):
     trainer.train()
     logits = reference.eval()(**batch).logits
     nll = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
-    smoothed = torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=0.1
-    )
+    smoothed = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=0.1)
     log = trainer.state.log_history[0]
     assert log["nll"] == pytest.approx(nll.item(), rel=1e-5)
     assert log["ppl"] == pytest.approx(math.exp(nll.item()), rel=1e-5)
@@ -189,7 +187,9 @@ def test_predictions_come_in_the_order_of_the_data(tmp_path, pairs):
     assert seen["labels"] == evaluation["labels"][:]
     for pair, prediction in zip(evaluation, seen["predictions"], strict=True):
         source = torch.tensor([pair["input_ids"]])
-        alone = trainer.model.generate(source, attention_mask=torch.ones_like(source), max_new_tokens=50)[0, 1:].tolist()
+        alone = trainer.model.generate(source, attention_mask=torch.ones_like(source), max_new_tokens=50)[
+            0, 1:
+        ].tolist()
         assert prediction.tolist()[: len(alone)] == alone
 
 
@@ -249,7 +249,9 @@ def test_best_model_is_loaded_at_the_end_without_a_warning(tmp_path, pairs, capl
     settings = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
     trainer = VanillaTrainer(
         make_model(),
-        arguments(tmp_path, **settings, load_best_model_at_end=True, metric_for_best_model="nll", greater_is_better=False),
+        arguments(
+            tmp_path, **settings, load_best_model_at_end=True, metric_for_best_model="nll", greater_is_better=False
+        ),
         train_dataset=pairs,
         eval_dataset=make_pairs(9),
     )

@@ -1,0 +1,39 @@
+# `make` lists the targets. Each sets up its own virtual environment first, in .venv.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint format clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 14
+
+# torch first and by itself: a CPU build where pip is given one, and never a second one for another package's sake.
+$(READY): setup.py pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test,lint,tensorboard,zstd]"
+	touch $(READY)
+
+demo: $(READY) ## train a translation model on the built-in corpus, score it and show how to load it
+	$(BIN)/vanilla train configuration/demo.yaml --overwrite_output_dir true
+
+test: $(READY) ## run the tests
+	$(BIN)/pytest -m "not slow"
+
+test-slow: $(READY) ## run the tests that take minutes
+	$(BIN)/pytest -m slow
+
+lint: $(READY) ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## mend what can be mended of style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove the virtual environment and what was built
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,99 @@
+"""Two processes (gloo) under `accelerate launch` against one with twice the accumulation."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from modeling_vanilla.training import load_recipe, run
+from tests.fixtures import train_words, write_corpus
+
+TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
+SETTINGS = {"max_steps": 12, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 6}
+
+
+def launch(words: list[str]) -> subprocess.Popen:
+    # --multi_gpu is accelerate's word for one process each, on CPUs too; --cpu alone would start one.
+    command = [
+        *(
+            sys.executable,
+            "-m",
+            "accelerate.commands.launch",
+            "--multi_gpu",
+            "--num_processes",
+            "2",
+            "--num_machines",
+            "1",
+        ),
+        *("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", str(TRAIN), *words),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("distributed")
+    data = write_corpus(root / "data")
+    run(load_recipe(None, train_words(data, root / "one", gradient_accumulation_steps=2, **SETTINGS)))
+    process = launch(train_words(data, root / "two", **SETTINGS))
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    return root
+
+
+def results(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def test_two_processes_ran(folders):
+    assert results(folders / "two")["hardware"].startswith("2 × ")
+
+
+@pytest.mark.parametrize("key", ["loss", "nll", "learning_rate", "eval_loss", "eval_nll", "eval_bleu", "eval_chrf"])
+def test_curves_are_the_same(folders, key):
+    one, two = ([entry[key] for entry in results(folders / name)["history"] if key in entry] for name in ("one", "two"))
+    assert len(one) == (2 if key.startswith("eval") else 12)
+    assert two == pytest.approx(one, rel=1e-5)
+
+
+def test_weights_are_the_same(folders):
+    with (
+        safe_open(folders / "one/model.safetensors", "pt") as one,
+        safe_open(folders / "two/model.safetensors", "pt") as two,
+    ):
+        for key in one.keys():  # noqa: SIM118
+            torch.testing.assert_close(two.get_tensor(key), one.get_tensor(key), rtol=1e-4, atol=1e-5)
+
+
+def test_the_finished_folder_is_the_same(folders):
+    names = [sorted(path.name for path in (folders / name).iterdir()) for name in ("one", "two")]
+    assert names[0] == names[1]
+
+
+@pytest.mark.slow
+def test_ctrl_c_on_two_processes_leaves_one_checkpoint_that_resumes(folders):
+    words = train_words(
+        folders / "data", folders / "stopped", max_steps=300, logging_steps=10, save_strategy="steps", save_steps=1000
+    )
+    process = launch(words)
+    for line in process.stdout:
+        if "'loss'" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode != 0
+    (checkpoint,) = (folders / "stopped").glob("checkpoint-*")
+    assert (checkpoint / "trainer_state.json").is_file(), output
+    time.sleep(1)
+    process = launch(words)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    assert "going on from" in output
