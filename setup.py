@@ -42,7 +42,7 @@ setup(
     extras_require={
         "tensorboard": ["tensorboard>=2.15"],
         "zstd": ["zstandard>=0.22"],
-        "test": ["pytest>=8", "setuptools>=77", "wheel>=0.43", "hypothesis>=6.100", "tensorboard>=2.15", "zstandard>=0.22"],
+        "test": ["pytest>=8", "hypothesis>=6.100", "setuptools>=77", "wheel>=0.43"],
         "lint": ["ruff>=0.17", "mypy>=2", "types-PyYAML>=6"],
     },
     entry_points={"console_scripts": ["vanilla=modeling_vanilla.scripts.main:main"]},

@@ -58,7 +58,7 @@ class VanillaAttention(nn.Module):
         self.v_proj = nn.Linear(config.d_model, num_heads * self.d_v, bias=config.use_bias)
         for projection in (self.q_proj, self.k_proj, self.v_proj):
             # Read when weights are drawn: the three count as one matrix (3D, D), as in torch.nn.MultiheadAttention.
-            projection.init_gain = 2**-0.5
+            setattr(projection, "init_gain", 2**-0.5)  # noqa: B010
         self.out_proj = nn.Linear(num_heads * self.d_v, config.d_model, bias=config.use_bias)
 
     def heads(self, x: torch.Tensor, size: int) -> torch.Tensor:
@@ -104,9 +104,8 @@ class VanillaAttention(nn.Module):
         """
         B, T, _ = hidden_states.shape
         query = self.heads(self.q_proj(hidden_states), self.d_k)  # (B, H, T, K)
-        is_cross_attention = key_value_states is not None
-        states = key_value_states if is_cross_attention else hidden_states
-        key, value = self.keys_and_values(states, cache, is_cross_attention)
+        states = hidden_states if key_value_states is None else key_value_states
+        key, value = self.keys_and_values(states, cache, is_cross_attention=key_value_states is not None)
 
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         output, weights = attend(

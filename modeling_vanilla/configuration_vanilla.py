@@ -102,10 +102,10 @@ class VanillaConfig(PreTrainedConfig):
     output_bias: bool = False
     tied_embeddings: str = "all"
     tie_word_embeddings: bool = True
-    pad_token_id: int | None = 0
+    pad_token_id: int = 0
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
-    decoder_start_token_id: int | None = 1
+    decoder_start_token_id: int = 1
     is_encoder_decoder: bool = True
     use_cache: bool = True
 
@@ -153,10 +153,10 @@ class VanillaConfig(PreTrainedConfig):
             )
         for name, limit in (
             ("pad_token_id", min(self.vocab_size, self.decoder_vocab_size or self.vocab_size)),
-            ("decoder_start_token_id", self.decoder_vocab_size),
+            ("decoder_start_token_id", self.decoder_vocab_size or self.vocab_size),
         ):
             token = getattr(self, name)
-            if token is not None and not 0 <= token < limit:
+            if not 0 <= token < limit:
                 raise ValueError(f"{name}={token} is outside the vocabulary: must be from 0 to {limit - 1}")
 
 

@@ -4,6 +4,7 @@
 Shapes: `N` target tokens without padding, `C` tokens in a chunk, `D` d_model, `V` vocabulary.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -39,13 +40,9 @@ def smoothed_cross_entropy(
         ignore_index: the label that marks padding.
     """
     logits, labels = logits.float().flatten(0, -2), labels.flatten()  # (N', V), (N')
-    keep = {"reduction": "sum", "ignore_index": ignore_index}
-    nll = nn.functional.cross_entropy(logits, labels, **keep)
-    smoothed = (
-        nll
-        if not label_smoothing
-        else nn.functional.cross_entropy(logits, labels, label_smoothing=label_smoothing, **keep)
-    )
+    cross_entropy = partial(nn.functional.cross_entropy, logits, labels, ignore_index=ignore_index, reduction="sum")
+    nll = cross_entropy()
+    smoothed = cross_entropy(label_smoothing=label_smoothing) if label_smoothing else nll
     denominator = _denominator(labels != ignore_index, num_items_in_batch)
     return LossOutput(smoothed / denominator, nll.detach() / denominator)
 
@@ -162,12 +159,12 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 if label_smoothing:
                     gradient -= label_smoothing / vocab_size
                 gradient.scatter_add_(1, y, gradient.new_full(y.shape, label_smoothing - 1))
-                if needs_bias:
+                if grad_bias is not None:
                     grad_bias += gradient.sum(0)
                 gradient = gradient.to(dtype)
-                if needs_hidden:
+                if grad_hidden is not None:
                     torch.mm(gradient, weight, out=grad_hidden[rows])
-                if needs_weight:
+                if grad_weight is not None:
                     grad_weight += gradient.t() @ h
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.mark_non_differentiable(nll)

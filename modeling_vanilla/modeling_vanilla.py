@@ -202,9 +202,9 @@ class VanillaEncoder(VanillaStack):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """
@@ -235,7 +235,9 @@ class VanillaDecoder(VanillaStack):
 
     def __init__(self, config: VanillaConfig):
         super().__init__(
-            config, config.decoder_vocab_size, [VanillaDecoderLayer(config, i) for i in range(config.decoder_layers)]
+            config,
+            config.decoder_vocab_size or config.vocab_size,
+            [VanillaDecoderLayer(config, i) for i in range(config.decoder_layers)],
         )
 
     @merge_with_config_defaults
@@ -243,12 +245,12 @@ class VanillaDecoder(VanillaStack):
     @accept_old_cache_name
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        encoder_hidden_states: torch.FloatTensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
@@ -269,7 +271,7 @@ class VanillaDecoder(VanillaStack):
             cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         start = cache.get_seq_length() if cache is not None else 0
         self_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-        if isinstance(start, torch.Tensor):
+        if self_cache is not None and isinstance(start, torch.Tensor):
             self.embed_positions.reach(self_cache.get_max_length())
         causal_mask = create_causal_mask(self.config, embeds, attention_mask, self_cache)
         cross_mask = create_bidirectional_mask(
@@ -313,14 +315,14 @@ class VanillaModel(VanillaPreTrainedModel):
     @accept_old_cache_name
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        decoder_inputs_embeds: torch.FloatTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> Seq2SeqModelOutput:
@@ -330,7 +332,7 @@ class VanillaModel(VanillaPreTrainedModel):
             attention_mask: `(B, S)`, 1 where the source has a token.
             decoder_input_ids, decoder_inputs_embeds: the target so far, `(B, T)` or `(B, T, D)`.
             decoder_attention_mask: `(B, T)`; needed only for padding on the left.
-            encoder_outputs: what the encoder gave earlier; the source is then not read again.
+            encoder_outputs: what the encoder gave earlier, or a tuple of it; the source is then not read again.
             cache, use_cache: the decoder's.
 
         Returns:
@@ -338,7 +340,7 @@ class VanillaModel(VanillaPreTrainedModel):
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
-        elif not isinstance(encoder_outputs, BaseModelOutput):
+        elif isinstance(encoder_outputs, tuple):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
@@ -366,7 +368,7 @@ class VanillaModel(VanillaPreTrainedModel):
 class VanillaSeq2SeqLMOutput(Seq2SeqLMOutput):
     """The library's output, and `nll`: the plain negative log-likelihood beside the smoothed `loss`, detached."""
 
-    nll: torch.FloatTensor | None = None
+    nll: torch.Tensor | None = None
 
 
 class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
@@ -386,7 +388,9 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
     def __init__(self, config: VanillaConfig):
         super().__init__(config)
         self.model = VanillaModel(config)
-        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=config.output_bias)
+        self.lm_head = nn.Linear(
+            config.d_model, config.decoder_vocab_size or config.vocab_size, bias=config.output_bias
+        )
         # Section 3.4: "we share the same weight matrix between the two embedding layers and the pre-softmax linear".
         source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
         self._tied_weights_keys = {
@@ -411,15 +415,15 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
     @accept_old_cache_name
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        decoder_inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.LongTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> VanillaSeq2SeqLMOutput:

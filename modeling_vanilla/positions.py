@@ -41,6 +41,8 @@ class SinusoidalPositions(nn.Module):
     The table is never saved and never cast: half precision can't tell position 257 from 258.
     """
 
+    table: torch.Tensor
+
     def __init__(self, num_positions: int, dim: int, layout: str = "interleaved", offset: int = 0):
         super().__init__()
         self.dim, self.layout, self.offset = dim, layout, offset

@@ -41,9 +41,9 @@ def train_words(data: Path, output: Path, **changes) -> list[str]:
     settings = {
         "data_dir": data, "output_dir": output, "source_lang": "en", "target_lang": "de", "model": "tiny",
         "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
-        "dropout": 0.0, "vocab_size": 340, "max_tokens": 400, "learning_rate": 1e-2, "warmup_steps": 20, "max_steps": 120,
-        "logging_steps": 20, "save_strategy": "no", "disable_tqdm": "true", "cache_dir": data / "cache",
-        "preprocessing_num_workers": 1, **changes,
+        "dropout": 0.0, "vocab_size": 340, "max_tokens": 400, "learning_rate": 1e-2, "warmup_steps": 20,
+        "max_steps": 120, "logging_steps": 20, "save_strategy": "no", "disable_tqdm": "true",
+        "cache_dir": data / "cache", "preprocessing_num_workers": 1, **changes,
     }  # fmt: skip
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 

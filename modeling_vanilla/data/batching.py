@@ -167,8 +167,8 @@ class PairCollator:
     def __call__(self, batch: pa.Table | list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """Returns `input_ids` and `attention_mask` `(n, S)` and `labels` `(n, T)`, int64."""
         if isinstance(batch, pa.Table):
-            source, target = (batch[name].combine_chunks() for name in ("input_ids", "labels"))
-            source, target = ((c.offsets.to_numpy(), c.values.to_numpy()) for c in (source, target))
+            columns = (batch[name].combine_chunks() for name in ("input_ids", "labels"))
+            source, target = ((column.offsets.to_numpy(), column.values.to_numpy()) for column in columns)
         else:  # examples from a plain data set
             source, target = (_flatten([pair[name] for pair in batch]) for name in ("input_ids", "labels"))
         input_ids, mask = self._pad(*source, self.pad_token_id)

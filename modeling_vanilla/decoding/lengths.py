@@ -32,7 +32,7 @@ class MaxLengthPerSource(LogitsProcessor):
         self.first = min(limits)
         self.eos_token_id = eos_token_id
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         new_tokens = input_ids.shape[1]  # the start token counts for the one being chosen
         if new_tokens < self.first:
             return scores

@@ -8,8 +8,6 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
-METRICS: dict[str, Callable[..., Any]] = {"BLEU": BLEU, "chrF": CHRF}
-
 
 @dataclass(frozen=True)
 class Score:
@@ -73,11 +71,8 @@ def corpus_scores(
     if len(hypotheses) == 1:
         bootstrap = 0  # an interval from resamplings of one sentence would always be 0
     scores = []
-    for name, options in {
-        "BLEU": {"tokenize": tokenize, "lowercase": lowercase},
-        "chrF": {"lowercase": lowercase},
-    }.items():
-        metric = METRICS[name](**options)
+    metrics = {"BLEU": BLEU(tokenize=tokenize, lowercase=lowercase), "chrF": CHRF(lowercase=lowercase)}
+    for name, metric in metrics.items():
         result = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=max(bootstrap, 1))
         scores.append(
             Score(

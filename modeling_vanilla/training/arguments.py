@@ -18,11 +18,11 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
         default=4096,
         metadata={"help": "Padded source positions, and padded target positions, that one batch holds at most."},
     )
-    learning_rate: float | None = field(  # type: ignore[assignment]
+    learning_rate: float | None = field(
         default=None,
         metadata={"help": "Peak rate, reached after warm-up. Default: the paper's d_model^-0.5 * warmup_steps^-0.5."},
     )
-    lr_scheduler_type: str = field(  # type: ignore[assignment]
+    lr_scheduler_type: str = field(
         default="inverse_sqrt",
         metadata={"help": "inverse_sqrt is the paper's schedule (section 5.3); any of the library's others works."},
     )
@@ -37,7 +37,8 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
     generation_num_beams: int | None = field(default=1, metadata={"help": "Beams while training; 1 is greedy."})
 
     def __post_init__(self) -> None:
-        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # or else bf16 on a CPU is refused
+        if not torch.accelerator.is_available():
+            self.use_cpu = True  # or else bf16 on a CPU is refused
         super().__post_init__()
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens={self.max_tokens}: a batch must hold at least 1 token")

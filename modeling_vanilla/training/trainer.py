@@ -112,7 +112,7 @@ class VanillaTrainer(Seq2SeqTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
         if self.args.lr_scheduler_type != SchedulerType.INVERSE_SQRT:
             return super().create_scheduler(num_training_steps, optimizer)
-        if self.lr_scheduler is None:
+        if self.lr_scheduler is None:  # type: ignore[has-type]
             warmup_steps = self.args.get_warmup_steps(num_training_steps)
             self.lr_scheduler = inverse_sqrt_schedule(optimizer or self.optimizer, warmup_steps)
             self._created_lr_scheduler = True
@@ -144,7 +144,7 @@ class VanillaTrainer(Seq2SeqTrainer):
     @torch.no_grad()
     def evaluation_loop(
         self,
-        dataloader: DataLoader,
+        dataloader: Any,
         description: str,
         prediction_loss_only: bool | None = None,
         ignore_keys: list[str] | None = None,
@@ -164,11 +164,10 @@ class VanillaTrainer(Seq2SeqTrainer):
             batch = self._prepare_inputs(batch)
             with self.accelerator.autocast():
                 outputs = self.model(**batch, label_smoothing=self.args.label_smoothing_factor, return_logits=False)
-                predictions = self._generate(batch) if generate else []
+                if generate:
+                    mine.append((self._generate(batch), batch["labels"].tolist()))
             tokens = int((batch["labels"] != -100).sum())
             sums += torch.tensor([float(outputs.loss) * tokens, float(outputs.nll) * tokens, tokens])
-            if generate:
-                mine.append((predictions, batch["labels"].tolist()))
 
         loss, nll, tokens = self.accelerator.reduce(sums.to(self.args.device), reduction="sum").tolist()
         metrics = {
@@ -176,7 +175,8 @@ class VanillaTrainer(Seq2SeqTrainer):
             f"{metric_key_prefix}_nll": nll / max(tokens, 1),
             f"{metric_key_prefix}_ppl": perplexity(nll / max(tokens, 1)),
         }
-        predictions = labels = None
+        predictions: np.ndarray | None = None
+        labels: np.ndarray | None = None
         if generate:
             predictions, labels = self._in_order(dataloader, gather_object(mine))
             scores = self.compute_metrics(EvalPrediction(predictions=predictions, label_ids=labels))
@@ -195,18 +195,18 @@ class VanillaTrainer(Seq2SeqTrainer):
         model = self.accelerator.unwrap_model(self.model)
         return model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], **settings)[:, 1:].tolist()
 
-    def _in_order(self, dataloader: DataLoader, gathered: list) -> tuple[np.ndarray, np.ndarray]:
+    def _in_order(self, dataloader: Any, gathered: list) -> tuple[np.ndarray, np.ndarray]:
         """Batches of all processes, one process after the other, to arrays in the order of the data set."""
         sampler = dataloader.batch_sampler
-        sampler = getattr(sampler, "batch_sampler", sampler)  # out of accelerate's shard
-        processes, indices = self.accelerator.num_processes, list(sampler)
-        dealt = [batch for process in range(processes) for batch in indices[process::processes]]
+        batches = list(getattr(sampler, "batch_sampler", sampler))  # out of accelerate's shard
+        processes = self.accelerator.num_processes
+        dealt = [batch for process in range(processes) for batch in batches[process::processes]]
         rows: list[tuple[list[int], list[int]]] = [([], [])] * len(dataloader.dataset)
         for batch, (predictions, labels) in zip(dealt, gathered, strict=True):
             for index, prediction, label in zip(batch, predictions, labels, strict=True):
                 rows[index] = prediction, label
-        predictions, labels = zip(*rows, strict=True)
-        return _stack(predictions, self.model.config.pad_token_id), _stack(labels, -100)
+        columns = list(zip(*rows, strict=True))
+        return _stack(columns[0], self.model.config.pad_token_id), _stack(columns[1], -100)
 
 
 def perplexity(nll: float) -> float:

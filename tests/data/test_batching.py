@@ -1,6 +1,5 @@
 """Token budgets, their determinism, and the collator."""
 
-import gzip
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from modeling_vanilla.data.batching import PairCollator, TokenBatchSampler, TokenPairs
+from modeling_vanilla.data.text_files import read_lines
 
 MULTI30K = Path(__file__).parents[3] / "shared" / "data" / "multi30k"
 
@@ -109,10 +109,8 @@ def test_what_cannot_be_batched_is_refused(source, target, options, message):
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="needs ../shared/data/multi30k")
 def test_multi30k_has_at_most_six_percent_padding():
     """Lengths in words and a third of the letters, near what a vocabulary of 8,000 gives; 4,096 tokens a batch."""
-    sides = [
-        np.array([len(line.split()) + len(line) // 12 + 1 for line in gzip.open(MULTI30K / f"train.{lang}.gz", "rt")])
-        for lang in ("en", "de")
-    ]
+    texts = [read_lines(MULTI30K / f"train.{lang}.gz", strict=True) for lang in ("en", "de")]
+    sides = [np.array([len(line.split()) + len(line) // 12 + 1 for line in lines]) for lines in texts]
     assert TokenBatchSampler(*sides, 4096).padding <= 0.06
 
 

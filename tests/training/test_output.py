@@ -51,7 +51,7 @@ def test_a_run_with_other_settings_is_refused_with_the_differences(tmp_path):
 @pytest.mark.parametrize("file", ["model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin"])
 def test_a_folder_with_a_finished_model_is_refused(tmp_path, file):
     (tmp_path / file).write_bytes(b"")
-    with pytest.raises(ValueError, match="holds a finished model.*--output_dir"):
+    with pytest.raises(ValueError, match=r"holds a finished model.*--output_dir"):
         open_output_dir(tmp_path, SETTINGS)
 
 
@@ -79,11 +79,11 @@ def test_a_file_in_the_folders_place_is_refused(tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(ValueError, match="can't be used as the output folder: Permission denied"):
+    with pytest.raises(ValueError, match=r"can't be used as the output folder: Permission denied"):
         open_output_dir(tmp_path / "out", SETTINGS)
 
 
 def test_a_path_through_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="can't be used as the output folder: Not a directory"):
+    with pytest.raises(ValueError, match=r"can't be used as the output folder: Not a directory"):
         open_output_dir(tmp_path / "file" / "out", SETTINGS)

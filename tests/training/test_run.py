@@ -109,7 +109,7 @@ def test_a_tokenizer_that_is_given_is_used(trained, tmp_path):
 
 def test_a_tokenizer_that_is_not_there_is_named(trained, tmp_path):
     words = train_words(trained.parent / "data", tmp_path / "out", tokenizer_name_or_path=tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="nowhere.*can't load a tokenizer"):
+    with pytest.raises(ValueError, match=r"nowhere.*can't load a tokenizer"):
         run(load_recipe(None, words))
 
 

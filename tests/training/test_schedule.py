@@ -39,5 +39,5 @@ def test_without_warm_up_the_rate_starts_at_its_peak():
 
 
 def test_peak_without_warm_up_is_refused():
-    with pytest.raises(ValueError, match="warmup_steps=0.*learning_rate"):
+    with pytest.raises(ValueError, match=r"warmup_steps=0.*learning_rate"):
         noam_peak(512, 0)
