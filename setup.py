@@ -19,7 +19,7 @@ setup(
     python_requires=">=3.11",
     packages=[
         "modeling_vanilla",
-        *(f"modeling_vanilla.{name}" for name in ("data", "training", "decoding", "evaluation")),
+        *(f"modeling_vanilla.{name}" for name in ("data", "data.grammar", "training", "decoding", "evaluation")),
         *MAPPED,
     ],
     package_dir=MAPPED,

@@ -89,7 +89,7 @@ def test_model_modules_import_only_each_other(path):
 def test_imports_point_downward(layer):
     folder = ROOT / "modeling_vanilla" / layer if (ROOT / "modeling_vanilla" / layer).is_dir() else ROOT / layer
     allowed = {*LAYERS[: LAYERS.index(layer) + 1], "configuration"} - ({"decoding"} if layer == "evaluation" else set())
-    for path in folder.glob("*.py"):
+    for path in folder.rglob("*.py"):
         for level, name in imported(path):
             assert level == 0, f"{path.name} has a relative import"
             head, _, rest = name.partition(".")
