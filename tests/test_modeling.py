@@ -356,6 +356,15 @@ def test_a_saved_model_loads_bit_for_bit(tiny_model, tied, output_bias, dtype, s
 
 
 @every_tie
+def test_a_model_untied_by_the_switch_saves_and_loads(tiny_model, tied, tmp_path):
+    model = tiny_model(tied_embeddings=tied, tie_word_embeddings=False)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert_tied(loaded, "stp")
+    assert all(map(torch.equal, embedding_weights(loaded), embedding_weights(model)))
+
+
+@every_tie
 def test_automodel_loads_encoder_and_decoder_of_a_saved_model(tiny_model, tied, tmp_path):
     model = tiny_model(tied_embeddings=tied)
     model.save_pretrained(tmp_path)

@@ -5,8 +5,9 @@ so that both sides always say the same. A Chinese sentence has exactly one trans
 time and place move to the end, question words move to the front, and articles, agreement, plurals, tenses and
 do-support come from the English side alone.
 
-The sections build on each other, from top to bottom: the lexicon as tables, phrases, clauses, what is drawn at random,
-and the corpus with its two entry points, `generate_pairs` and `built_in_splits`.
+Each module builds on those before it: `lexicon` (words, as tables), `clause` (one clause in both languages),
+`vocabulary`, `events` and `states` (what is drawn at random), and `corpus` with the two entry points,
+`generate_pairs` and `built_in_splits`.
 """
 
 from modeling_vanilla.data.grammar.corpus import (
