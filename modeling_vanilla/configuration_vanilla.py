@@ -1,9 +1,12 @@
 # Copyright 2026 The vanilla-transformer authors. Licensed under the Apache License, Version 2.0.
 """The configuration of the Transformer of "Attention Is All You Need" and of its close relatives."""
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
@@ -16,6 +19,29 @@ CHOICES = {
 }
 
 
+class VanillaConfigError(StrictDataclassError, ValueError):
+    """A value that the config refuses. What `strict` raises by itself is no `ValueError`."""
+
+
+def _refuses_with_value_error(cls: type) -> type:
+    """Makes a strict dataclass raise `VanillaConfigError` when built, assigned to or validated."""
+
+    def unwrapped(method: Callable) -> Callable:
+        @wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(*args, **kwargs)
+            except StrictDataclassError as error:
+                raise VanillaConfigError(str(error.__cause__ or error)) from error.__cause__
+
+        return call
+
+    for name in ("__init__", "__setattr__", "validate"):
+        setattr(cls, name, unwrapped(getattr(cls, name)))
+    return cls
+
+
+@_refuses_with_value_error
 @strict
 class VanillaConfig(PreTrainedConfig):
     r"""
@@ -110,9 +136,9 @@ class VanillaConfig(PreTrainedConfig):
     use_cache: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
+        if self.decoder_vocab_size is None:
+            self.decoder_vocab_size = self.vocab_size
         super().__post_init__(**kwargs)
-        self.validate_architecture()  # the library would wrap its ValueError in an error of its own
 
     def validate_architecture(self) -> None:
         """Checks values, and values against each other; the library calls it too, when a config is saved."""
@@ -129,6 +155,8 @@ class VanillaConfig(PreTrainedConfig):
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 0 and below 1")
+        if not self.layer_norm_eps > 0:
+            raise ValueError(f"layer_norm_eps={self.layer_norm_eps}: must be above 0")
         for side in ("encoder", "decoder"):
             heads = getattr(self, f"{side}_attention_heads")
             if (self.d_k is None or self.d_v is None) and self.d_model % heads:

@@ -29,9 +29,9 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """
     if not training or p == 0:
         return x
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
-        return nn.functional.dropout(x, p, training)
     dropped = round(p * 65536)
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or dropped == 65536:
+        return nn.functional.dropout(x, p, training)
     bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
     mask = (bits[: x.numel()] >= dropped - 32768).view(x.shape)
     return _MaskedScale.apply(x, mask, 65536 / (65536 - dropped))

@@ -80,10 +80,11 @@ def projected_cross_entropy(
     denominator = _denominator(keep, num_items_in_batch)
     device_type = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else weight.dtype
+    tensors = [hidden_states[keep], weight, bias]  # (N, D), (V, D), (V)
+    if not torch.is_grad_enabled():  # the function below can't see it, and would compute gradients all the same
+        tensors = [None if x is None else x.detach() for x in tensors]
     loss, nll = _ProjectedCrossEntropy.apply(
-        hidden_states[keep],  # (N, D)
-        weight,
-        bias,
+        *tensors,
         labels[keep],  # (N)
         label_smoothing,
         chunk_size or _chunk_size(weight),
@@ -145,17 +146,17 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             for start in range(0, len(labels), chunk_size):
                 rows = slice(start, start + chunk_size)
                 h, y = hidden_states[rows], labels[rows, None]  # (C, D), (C, 1)
-                logits = nn.functional.linear(h, weight, bias).float()  # (C, V)
-                log_z = logits.logsumexp(-1, keepdim=True)  # (C, 1)
-                chunk_nll = (log_z - logits.gather(1, y)).sum()
+                logits = nn.functional.linear(h, weight, bias)  # (C, V)
+                log_probs = logits.log_softmax(-1, dtype=torch.float32)  # (C, V)
+                chunk_nll = -log_probs.gather(1, y).sum()
                 nll += chunk_nll
                 loss += (1 - label_smoothing) * chunk_nll
                 if label_smoothing:
-                    loss += label_smoothing * (log_z.squeeze(1) - logits.mean(-1)).sum()
+                    loss -= label_smoothing / vocab_size * log_probs.sum()
                 if not any(ctx.needs_input_grad):
                     continue
                 # d loss / d logits = softmax - smoothed target
-                gradient = logits.sub_(log_z).exp_()  # (C, V)
+                gradient = log_probs.exp_()  # (C, V)
                 if label_smoothing:
                     gradient -= label_smoothing / vocab_size
                 gradient.scatter_add_(1, y, gradient.new_full(y.shape, label_smoothing - 1))

@@ -158,6 +158,25 @@ class VanillaPreTrainedModel(PreTrainedModel):
         elif isinstance(module, SinusoidalPositions):  # loading leaves unsaved buffers empty
             init.copy_(module.table, module.rows(len(module.table), module.table.device))
 
+    def _resize_token_embeddings(
+        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Where source and target have one vocabulary, all matrices follow; where they have two, the source's alone."""
+        model, config = self.base_model, self.config
+        if not hasattr(model, "decoder"):
+            return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if config.decoder_vocab_size != config.vocab_size:
+            source = model.encoder.embed_tokens
+            return self._get_resized_embeddings(source, new_num_tokens, pad_to_multiple_of, mean_resizing)
+        resized = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        target = model.decoder.embed_tokens
+        if len(target.weight) != len(resized.weight):
+            model.decoder.embed_tokens = self._get_resized_embeddings(
+                target, len(resized.weight), mean_resizing=mean_resizing
+            )
+        config.decoder_vocab_size = len(resized.weight)
+        return resized
+
 
 class VanillaStack(VanillaPreTrainedModel):
     """What encoder and decoder have in common: embeddings (sections 3.4 and 3.5) below a stack of layers."""
@@ -268,9 +287,11 @@ class VanillaDecoder(VanillaStack):
         """
         embeds = self.embed(input_ids, inputs_embeds)
         if use_cache and cache is None:
-            cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+            cache = DynamicCache(config=self.config)
+        if cache is not None and not isinstance(cache, EncoderDecoderCache):  # cross attention needs one of its own
+            cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
         start = cache.get_seq_length() if cache is not None else 0
-        self_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+        self_cache = cache.self_attention_cache if cache is not None else None
         if self_cache is not None and isinstance(start, torch.Tensor):
             self.embed_positions.reach(self_cache.get_max_length())
         causal_mask = create_causal_mask(self.config, embeds, attention_mask, self_cache)
@@ -309,7 +330,8 @@ class VanillaModel(VanillaPreTrainedModel):
         self.encoder.embed_tokens = value
         if self._tied_weights_keys and self.config.tie_word_embeddings:  # one matrix in two modules
             rows, columns = value.weight.shape
-            self.decoder.embed_tokens = nn.Embedding(rows, columns, value.padding_idx, _weight=value.weight)
+            self.decoder.embed_tokens = nn.Embedding(rows, columns, value.padding_idx, device="meta")
+            self.decoder.embed_tokens.weight = value.weight  # `_weight=` would wrap it in another parameter
 
     @can_return_tuple
     @accept_old_cache_name
@@ -461,16 +483,17 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
             **kwargs,
         )
         # An adapter in the place of the projection, or a hook on it, must be called: then it is.
-        plain_head = type(self.lm_head) is nn.Linear
+        head = self.lm_head
+        hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks, head._backward_pre_hooks)
+        plain_head = type(head) is nn.Linear and not any(hooks) and "forward" not in vars(head)
         logits = loss = nll = None
         if labels is None or return_logits or (return_logits is None and not self.training) or not plain_head:
-            logits = self.lm_head(outputs.last_hidden_state)  # (B, T, V)
+            logits = head(outputs.last_hidden_state)  # (B, T, V)
         if labels is not None:
             settings = {"label_smoothing": label_smoothing, "num_items_in_batch": num_items_in_batch}
             if logits is not None:
                 loss, nll = smoothed_cross_entropy(logits, labels, **settings)
             else:
-                head = self.lm_head
                 loss, nll = projected_cross_entropy(
                     outputs.last_hidden_state, head.weight, labels, head.bias, **settings
                 )

@@ -136,6 +136,8 @@ REFUSED = [
     ({"layer_norm_eps": "1e-5"}, ["layer_norm_eps", "expected float", "1e-5"]),
     ({"use_bias": "yes"}, ["use_bias", "expected bool", "yes"]),
     ({"activation_function": 3}, ["activation_function", "expected str", "3"]),
+    ({"pad_token_id": None}, ["pad_token_id", "expected int", "None"]),
+    ({"decoder_start_token_id": None}, ["decoder_start_token_id", "expected int", "None"]),
     ({"eos_token_id": "</s>"}, ["eos_token_id", "int", "</s>"]),
 ]
 
@@ -205,7 +207,7 @@ def test_the_decoders_own_sizes_are_what_its_caches_are_built_from():
         {"d_model": 2, "encoder_attention_heads": 1, "decoder_attention_heads": 1},
         {"decoder_vocab_size": 100, "tied_embeddings": "decoder"},
         {"decoder_vocab_size": 100, "tied_embeddings": "none"},
-        {"pad_token_id": None, "decoder_start_token_id": None, "eos_token_id": None, "bos_token_id": None},
+        {"eos_token_id": None, "bos_token_id": None},
         {"pad_token_id": 36999, "decoder_start_token_id": 36999},
         {"dropout": 0, "attention_dropout": 0.999},
     ],

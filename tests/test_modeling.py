@@ -224,6 +224,14 @@ def test_layers_see_scaled_embeddings_plus_positions(tiny_model, side):
     torch.testing.assert_close(seen[0], stack.embed_tokens.weight[ids] * 4 + positions(6, 16), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_half_precision_adds_positions_in_float32(tiny_model, side):
+    stack = getattr(tiny_model(max_position_embeddings=300).bfloat16().model, side)
+    embeds = torch.randn(2, 300, 16).bfloat16()
+    expected = (embeds.float() * 4 + positions(300, 16)).bfloat16()
+    assert torch.equal(stack.add_positions(embeds), expected)
+
+
 # --- dropout ---
 
 

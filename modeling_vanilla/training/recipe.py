@@ -89,7 +89,7 @@ def make_parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("model (VanillaConfig); default: the preset's")
     for name, kind in config_fields().items():
         group.add_argument(
-            f"--{name}", type=_boolean if kind is bool else kind, default=argparse.SUPPRESS, help=argparse.SUPPRESS
+            f"--{name}", type=_boolean if kind is bool else kind, default=argparse.SUPPRESS, help="see VanillaConfig"
         )
     return parser
 
