@@ -50,7 +50,10 @@ def write_card(folder: Path, facts: dict[str, Any]) -> Path:
     )
     template = (importlib.resources.files(__package__) / "template.md").read_text(encoding="utf-8")
     direction = " to ".join(languages) if len(languages) == 2 else "unknown languages"
-    card = ModelCard.from_template(data, template_str=template, name=data.model_name, direction=direction, **facts)
+    example = repr(facts["samples"][0]["source"] if facts["samples"] else "...")  # as Python writes it
+    card = ModelCard.from_template(
+        data, template_str=template, name=data.model_name, direction=direction, example=example, **facts
+    )
     path = folder / "README.md"
     card.save(path)
     return path

@@ -95,7 +95,7 @@ class VanillaConfig(PreTrainedConfig):
     """
 
     model_type = "vanilla"
-    keys_to_ignore_at_inference = ["cache"]  # noqa: RUF012  (the library's attribute)
+    keys_to_ignore_at_inference = ["cache", "nll"]  # noqa: RUF012  (the library's attribute)
     attribute_map = {  # noqa: RUF012
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",

@@ -362,7 +362,7 @@ class VanillaModel(VanillaPreTrainedModel):
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
-        elif isinstance(encoder_outputs, tuple):
+        elif isinstance(encoder_outputs, tuple | list):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,

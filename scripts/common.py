@@ -1,10 +1,13 @@
 """What all verbs share: one-line errors, exit statuses, a log on standard error."""
 
 import argparse
+import errno
+import io
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 USER_ERROR, INTERRUPTED = 2, 130
@@ -35,6 +38,16 @@ def hide_progress_bars() -> None:
         datasets.disable_progress_bars()
 
 
+def make_folder(name: str) -> None:
+    """Makes a folder that is to be written to, before the work whose result it is to hold."""
+    try:
+        Path(name).mkdir(parents=True, exist_ok=True)
+        if not os.access(name, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ValueError(f"{name}: can't be written: {error.strerror}") from error
+
+
 def run_verb(verb: str, main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> int:
     """
     Runs a verb's `main`, and turns what went wrong into a line on standard error and an exit status: 2 for a user's
@@ -42,6 +55,8 @@ def run_verb(verb: str, main: Callable[[Sequence[str]], int | None], argv: Seque
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # as the input is read, whatever the locale
     try:
         return main(sys.argv[1:] if argv is None else argv) or 0
     except ValueError as error:

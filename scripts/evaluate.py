@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from modeling_vanilla.scripts.common import Parser, hide_progress_bars, run_verb
+from modeling_vanilla.scripts.common import Parser, hide_progress_bars, make_folder, run_verb
 
 
 def parser() -> Parser:
@@ -28,12 +28,14 @@ def main(argv: Sequence[str]) -> None:
     args = parser().parse_args(argv)
 
     from modeling_vanilla.data.text_files import read_parallel
-    from modeling_vanilla.decoding.translator import Translator
+    from modeling_vanilla.decoding.translator import Translator, as_line
     from modeling_vanilla.evaluation.metrics import corpus_scores
 
     pairs = list(read_parallel(Path(args.source), Path(args.target), strict=True))
     if not pairs:
         raise ValueError(f"{args.source}: empty, so there is nothing to score")
+    if args.output:
+        make_folder(str(Path(args.output).parent))
     sources, references = zip(*pairs, strict=True)
     hide_progress_bars()
     translator = Translator.from_pretrained(args.model, device=args.device)
@@ -42,7 +44,7 @@ def main(argv: Sequence[str]) -> None:
     )
     hypotheses = [translation.text for translation in translations]
     if args.output:
-        Path(args.output).write_text("".join(f"{text}\n" for text in hypotheses), encoding="utf-8")
+        Path(args.output).write_text("".join(f"{as_line(text)}\n" for text in hypotheses), encoding="utf-8")
     scores = corpus_scores(
         hypotheses, references, tokenize=args.tokenize, lowercase=args.lowercase, bootstrap=args.bootstrap
     )

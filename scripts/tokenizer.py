@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from modeling_vanilla.scripts.common import Parser, run_verb
+from modeling_vanilla.scripts.common import Parser, make_folder, run_verb
 
 
 def parser() -> Parser:
@@ -21,6 +21,8 @@ def main(argv: Sequence[str]) -> None:
 
     from modeling_vanilla.data.text_files import read_lines
     from modeling_vanilla.data.tokenizer import train_tokenizer
+
+    make_folder(args.output)
 
     class Lines:
         """All files' lines, as often as they are asked for."""

@@ -1,4 +1,4 @@
-"""`vanilla train RECIPE.yaml [--any_argument value ...]`; or `accelerate launch scripts/train.py RECIPE.yaml ...`."""
+"""`vanilla train RECIPE.yaml [--any_argument value ...]`; `accelerate launch` takes this file too."""
 
 import sys
 from collections.abc import Sequence
@@ -41,9 +41,10 @@ def main(argv: Sequence[str]) -> int:
 
 def summary(result) -> str:
     """What a finished run says: figures, sample translations, and how to load the model."""
-    lines = [
-        f"{r['dataset']}: {r['name']} {r['value']:.2f} ± {r['interval']:.2f}  {r['signature']}" for r in result.results
-    ]
+    from modeling_vanilla.evaluation.metrics import Score
+
+    fields = ("name", "value", "interval", "signature")
+    lines = [f"{r['dataset']}: {Score(**{field: r[field] for field in fields})}" for r in result.results]
     for sample in result.samples:
         lines += ["", f"  source       {sample['source']}", f"  translation  {sample['translation']}"]
         lines += [f"  reference    {sample['target']}"]

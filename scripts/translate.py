@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> None:
     except OSError as error:
         raise ValueError(f"{where}: can't be read: {error.strerror}") from error
 
-    from modeling_vanilla.decoding.translator import Translator
+    from modeling_vanilla.decoding.translator import Translator, as_line
 
     hide_progress_bars()
     translator = Translator.from_pretrained(args.model, device=args.device, dtype=args.dtype)
@@ -87,9 +87,9 @@ def main(argv: Sequence[str]) -> None:
             )
             for translation in translations:
                 if args.scores or args.n_best > 1:
-                    sys.stdout.writelines(f"{score:.4f}\t{text}\n" for text, score in translation.n_best)
+                    sys.stdout.writelines(f"{score:.4f}\t{as_line(text)}\n" for text, score in translation.n_best)
                 else:
-                    sys.stdout.write(translation.text + "\n")
+                    sys.stdout.write(as_line(translation.text) + "\n")
             sys.stdout.flush()
 
 

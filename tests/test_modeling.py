@@ -6,6 +6,7 @@ Shapes: `B` sentences, `S` source and `T` target positions, `D` d_model, `H` hea
 import copy
 import json
 import math
+from collections import Counter
 
 import pytest
 import torch
@@ -67,6 +68,16 @@ def test_the_base_model_has_the_papers_number_of_parameters():
     norm = 2 * D
     expected = 37_000 * D + layers * (attention + feed_forward + 2 * norm + 2 * attention + feed_forward + 3 * norm)
     assert model.num_parameters() == expected == 63_082_496
+
+
+@pytest.mark.parametrize("output_bias", [False, True])
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_biases_are_where_the_config_puts_them(tiny_config, use_bias, output_bias):
+    model = VanillaForConditionalGeneration(tiny_config(use_bias=use_bias, output_bias=output_bias))
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    assert (linear.pop("lm_head").bias is not None) == output_bias
+    assert len(linear) == 2 * (4 + 2) + 2 * (4 + 4 + 2)
+    assert {module.bias is not None for module in linear.values()} == {use_bias}
 
 
 # --- against torch.nn ---
@@ -276,20 +287,27 @@ def test_activation_dropout_is_between_the_two_linear_maps(tiny_config):
 
 
 @pytest.mark.parametrize("rate", ["dropout", "activation_dropout"])
-def test_the_configs_rate_reaches_every_place(tiny_config, rate):
+def test_the_configs_rate_reaches_every_place_and_no_other(tiny_config, rate):
     model = VanillaForConditionalGeneration(tiny_config(**{rate: 0.25}))
-    places = []
+    active = Counter()
+
+    def count(name, inputs, output):
+        dropped = (output[inputs != 0] == 0).double().mean()
+        assert dropped == 0 or 0.15 < dropped < 0.35
+        active[name] += dropped > 0
+
     for name, module in model.named_modules():
         if isinstance(module, nn.Dropout):
-            module.register_forward_hook(lambda _, __, output, name=name: places.append((name, output)))
+            module.register_forward_hook(lambda _, args, output, name=name: count(name, args[0], output))
     ids = torch.randint(3, 20, (8, 20))
     model.train()(input_ids=ids, decoder_input_ids=ids)
-    active = [name for name, output in places if (output == 0).double().mean() > 0.1 and name.endswith(f".{rate}")]
+    layers = [(side, f"model.{side}.layers.{i}.{rate}") for side in ("encoder", "decoder") for i in range(2)]
     if rate == "dropout":  # section 5.4: the sums of embeddings and positions, and each sub-layer's output
-        expected = {"encoder": 1, "decoder": 1, "encoder.layers.0": 2, "decoder.layers.0": 3}
+        expected = {name: 2 if side == "encoder" else 3 for side, name in layers}
+        expected |= {"model.encoder.dropout": 1, "model.decoder.dropout": 1}
     else:
-        expected = {"encoder.layers.0": 1, "decoder.layers.0": 1}
-    assert {side: active.count(f"model.{side}.{rate}") for side in expected} == expected
+        expected = {name: 1 for _, name in layers}
+    assert +active == expected
 
 
 def test_training_with_dropout_differs_from_call_to_call_and_evaluation_does_not(tiny_model):

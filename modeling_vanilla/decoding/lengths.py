@@ -22,13 +22,13 @@ class MaxLengthPerSource(LogitsProcessor):
 
     Args:
         source_lengths: tokens of each source, `(B)`.
-        num_beams: rows that `generate()` makes of each.
+        rows_per_source: rows that `generate()` makes of each: its beams, or its samples.
         eos_token_id: the token that is forced once the limit is reached.
     """
 
-    def __init__(self, source_lengths: Sequence[int], num_beams: int, eos_token_id: int, device: torch.device):
-        limits = [max_new_tokens(length) for length in source_lengths for _ in range(num_beams)]
-        self.limits = torch.tensor(limits, device=device)  # (B * beams)
+    def __init__(self, source_lengths: Sequence[int], rows_per_source: int, eos_token_id: int, device: torch.device):
+        limits = [max_new_tokens(length) for length in source_lengths for _ in range(rows_per_source)]
+        self.limits = torch.tensor(limits, device=device)  # (B * rows_per_source)
         self.first = min(limits)
         self.eos_token_id = eos_token_id
 

@@ -1,5 +1,6 @@
 """`Translator`: text in, text out."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,11 @@ class Translation:
     text: str
     score: float
     n_best: tuple[tuple[str, float], ...]
+
+
+def as_line(text: str) -> str:
+    """A translation on one line: a model may well write a line break."""
+    return re.sub(r"[\r\n]+", " ", text)
 
 
 NOTHING = Translation("", 0.0, (("", 0.0),))
@@ -70,7 +76,7 @@ class Translator:
             kwargs: for `AutoModelForSeq2SeqLM.from_pretrained` (`revision`, `token` ...).
 
         Raises:
-            ValueError: when there is no such folder, or no model in it; for an unknown dtype.
+            ValueError: when there is no such folder, or no model in it; for an unknown dtype or device.
         """
         if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise ValueError(f"dtype={dtype!r} is unknown: float32, bfloat16, float16 or auto")
@@ -86,7 +92,10 @@ class Translator:
             raise ValueError(f"{name_or_path}: can't load a model from there: {str(error).splitlines()[0]}") from error
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        return cls(model.to(device), tokenizer)
+        try:
+            return cls(model.to(device), tokenizer)
+        except (AssertionError, RuntimeError) as error:
+            raise ValueError(f"device={str(device)!r}: can't be used: {str(error).splitlines()[0]}") from error
 
     def translate(
         self,
@@ -106,7 +115,7 @@ class Translator:
         Args:
             texts: one translation unit each, as a rule a sentence.
             num_beams: 1 is greedy search. Default: the model's.
-            n_best: hypotheses to return; at most `num_beams`.
+            n_best: hypotheses to return; at most `num_beams`, or any number with `do_sample`.
             length_penalty: exponent of the length in the score; larger favours longer. Default: the model's.
             max_tokens: padded source positions times beams that a batch holds at most.
             on_too_long: what to do with a text of more tokens than the tokenizer's `model_max_length`, which is what
@@ -131,8 +140,10 @@ class Translator:
             raise ValueError(f"num_beams={num_beams}: must be at least 1 (greedy search)")
         length_penalty = config.length_penalty if length_penalty is None else length_penalty
         length_penalty = 1.0 if length_penalty is None else length_penalty
-        if n_best < 1 or n_best > max(num_beams, generate_kwargs.get("num_return_sequences", 1)):
-            raise ValueError(f"n_best={n_best}: must be from 1 to num_beams={num_beams}")
+        if "num_return_sequences" in generate_kwargs:
+            raise ValueError("num_return_sequences is called n_best here")
+        if n_best < 1 or (n_best > num_beams and not generate_kwargs.get("do_sample")):
+            raise ValueError(f"n_best={n_best}: must be from 1 to num_beams={num_beams} (or any number with do_sample)")
         pieces = [self._pieces(number, text, on_too_long) for number, text in enumerate(texts, start=1)]
         flat = [piece for row in pieces for piece in row]
         hypotheses = self._translate_pieces(
@@ -208,7 +219,9 @@ class Translator:
             "length_penalty": length_penalty if num_beams > 1 else None,
             "max_length": max_new_tokens(max(source_lengths)) + 1,  # the start token counts there
             "logits_processor": [
-                MaxLengthPerSource(source_lengths, num_beams, self.tokenizer.eos_token_id, self.model.device)
+                MaxLengthPerSource(
+                    source_lengths, max(num_beams, n_best), self.tokenizer.eos_token_id, self.model.device
+                )
             ],
             **generate_kwargs,
         }
@@ -253,4 +266,4 @@ def _join(pieces: list[Translation]) -> Translation:
     return Translation(*n_best[0], n_best)
 
 
-__all__ = ["Translation", "Translator"]
+__all__ = ["Translation", "Translator", "as_line"]

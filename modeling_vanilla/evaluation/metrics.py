@@ -68,6 +68,8 @@ def corpus_scores(
         raise ValueError("nothing to score: no hypotheses")
     if tokenize not in BLEU.TOKENIZERS:
         raise ValueError(f"tokenize={tokenize!r} is unknown: one of {', '.join(BLEU.TOKENIZERS)}")
+    if bootstrap < 0 or bootstrap == 1:
+        raise ValueError(f"bootstrap={bootstrap}: 0 for no interval, or at least 2 resamplings")
     if len(hypotheses) == 1:
         bootstrap = 0  # an interval from resamplings of one sentence would always be 0
     scores = []

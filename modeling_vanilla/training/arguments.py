@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 from transformers import Seq2SeqTrainingArguments
+from transformers.trainer_utils import SchedulerType
 
 
 @dataclass
@@ -36,12 +37,24 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
     predict_with_generate: bool = field(default=True, metadata={"help": "Translate the validation set to score it."})
     generation_num_beams: int | None = field(default=1, metadata={"help": "Beams while training; 1 is greedy."})
 
+    ddp_timeout: int = field(
+        default=86_400,
+        metadata={"help": "Seconds that processes wait for the first one, which alone tokenises and translates tests."},
+    )
+
     def __post_init__(self) -> None:
         if not torch.accelerator.is_available():
             self.use_cpu = True  # or else bf16 on a CPU is refused
         super().__post_init__()
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens={self.max_tokens}: a batch must hold at least 1 token")
+        if self.lr_scheduler_type == SchedulerType.INVERSE_SQRT and self.lr_scheduler_kwargs:
+            raise ValueError(
+                f"lr_scheduler_kwargs={self.lr_scheduler_kwargs}: the paper's schedule has none; use warmup_steps and "
+                "learning_rate"
+            )
+        if not self.average_tokens_across_devices:
+            raise ValueError("average_tokens_across_devices=False: the loss is always averaged over all tokens")
         if not 0 <= self.label_smoothing_factor < 1:
             raise ValueError(
                 f"label_smoothing_factor={self.label_smoothing_factor}: must be at least 0 and below 1 (the paper: 0.1)"

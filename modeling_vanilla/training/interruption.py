@@ -30,7 +30,8 @@ class CheckpointOnInterrupt(TrainerCallback):
 
     def __init__(self, accelerator: Accelerator):
         self.accelerator = accelerator
-        self.requested = False
+        self.requested = False  # of this process
+        self.stopping = False  # agreed on by all
         self._previous: dict[signal.Signals, Any] = {}
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -39,24 +40,21 @@ class CheckpointOnInterrupt(TrainerCallback):
         self.requested = True
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self.requested = False
+        self.requested = self.stopping = False
         if threading.current_thread() is threading.main_thread():  # only there may handlers be set
             self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
 
     def on_step_end(self, args, state, control, **kwargs):
+        self.stopping = self.requested
         if self.accelerator.num_processes > 1:
             flag = torch.tensor([int(self.requested)], device=self.accelerator.device)
-            self.requested = bool(self.accelerator.reduce(flag, reduction="sum").item())
-        if self.requested:
+            self.stopping = bool(self.accelerator.reduce(flag, reduction="sum").item())
+        if self.stopping:
             control.should_save = True
 
     def on_save(self, args, state, control, **kwargs):
-        if self.requested:
-            self.restore()
+        if self.stopping:
             raise TrainingInterrupted(state.global_step)
-
-    def on_train_end(self, args, state, control, **kwargs):
-        self.restore()
 
     def restore(self) -> None:
         """Puts back the handlers that were there before training."""

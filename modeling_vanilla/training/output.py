@@ -1,15 +1,18 @@
 """The output folder: what is in it, and whether a run may go on there."""
 
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+logger = logging.getLogger(__name__)
+
 RECIPE = "recipe.yaml"
 RESULTS = "results.json"
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
-# What a finished or begun run of ours leaves at the root, and `--overwrite_output_dir` removes.
+# What a run leaves at the root: what may not be there before it, and what `--overwrite_output_dir` removes.
 OURS = (RECIPE, RESULTS, "README.md", "*config.json", "tokenizer*", "translations", "checkpoint-*", "runs", *WEIGHTS)
 
 
@@ -21,53 +24,66 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 def open_output_dir(folder: Path, settings: dict[str, Any], overwrite: bool = False) -> Path | None:
     """
-    Makes the folder ready for a run.
+    Makes the folder ready for a run; to be called by one process.
 
     Args:
         folder: where the model will be.
         settings: the run's, as they are kept beside the model.
-        overwrite: remove what an earlier run left there.
+        overwrite: replace a finished model, a run with other settings, or other files in the way.
 
     Returns:
         the checkpoint to go on from, where the folder holds an unfinished run of the same settings that has one.
 
     Raises:
-        ValueError: when the folder can't be written, holds a finished model, or a run with other settings.
+        ValueError: when the folder can't be written, or (without `overwrite`) holds something that isn't to be lost.
     """
-    remedy = "choose another --output_dir, or add --overwrite_output_dir to replace it"
     try:
         if folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder}: is a file, not a folder: {remedy}")
+            raise ValueError(f"{folder}: is a file, not a folder: choose another --output_dir")
         folder.mkdir(parents=True, exist_ok=True)
-        if overwrite:
-            _remove(folder)
-        if any(path for pattern in WEIGHTS for path in folder.glob(pattern)):
-            raise ValueError(f"{folder}: holds a finished model: {remedy}")
-        recipe = folder / RECIPE
-        if recipe.is_file():
-            before = yaml.safe_load(recipe.read_text(encoding="utf-8")) or {}
-            differences = [
-                f"{key} was {before.get(key)!r}, is {settings.get(key)!r}"
-                for key in sorted(before.keys() | settings.keys())
-                if before.get(key) != settings.get(key)
-            ]
-            if differences:
-                raise ValueError(
-                    f"{folder}: holds an unfinished run with other settings ({'; '.join(differences)}): {remedy}"
-                )
-            return last_checkpoint(folder)
-        if any(folder.glob("checkpoint-*")):
-            raise ValueError(f"{folder}: holds checkpoints of a run without a {RECIPE}: {remedy}")
-        (folder / RECIPE).write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        recipe, checkpoint = folder / RECIPE, last_checkpoint(folder)
+        before = yaml.safe_load(recipe.read_text(encoding="utf-8")) or {} if recipe.is_file() else None
+        # A run that was stopped while it translated the test sets has weights at its root, and isn't finished.
+        finished = bool(_matching(folder, WEIGHTS)) and (not checkpoint or (folder / RESULTS).is_file())
+        if checkpoint and before is not None and not _differences(before, settings) and not finished:
+            return checkpoint
+        in_the_way = _in_the_way(folder, finished, checkpoint, before, settings)
+        if in_the_way and not overwrite:
+            remedy = "choose another --output_dir, or add --overwrite_output_dir to replace it"
+            raise ValueError(f"{folder}: holds {in_the_way}: {remedy}")
+        if not in_the_way and _matching(folder, ("checkpoint-*",)):
+            logger.warning("%s: holds no checkpoint that was written to its end: training starts anew", folder)
+        for path in _matching(folder, OURS):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        recipe.write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{folder}: can't be used as the output folder: {error.strerror}") from error
     return None
 
 
-def _remove(folder: Path) -> None:
-    for pattern in OURS:
-        for path in folder.glob(pattern):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+def _in_the_way(
+    folder: Path, finished: bool, checkpoint: Path | None, before: dict[str, Any] | None, settings: dict[str, Any]
+) -> str:
+    """What a new run would destroy, in words; nothing where a run of ours never reached a checkpoint."""
+    if finished:
+        return "a finished model"
+    if before is None:
+        return ", ".join(path.name for path in _matching(folder, OURS))
+    if not checkpoint:
+        return ""
+    return f"an unfinished run with other settings ({'; '.join(_differences(before, settings))})"
+
+
+def _differences(before: dict[str, Any], settings: dict[str, Any]) -> list[str]:
+    return [
+        f"{key} was {before.get(key)!r}, is {settings.get(key)!r}"
+        for key in sorted((before.keys() | settings.keys()) - {"output_dir"})  # it is this folder, however spelled
+        if before.get(key) != settings.get(key)
+    ]
+
+
+def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    return sorted({path for pattern in patterns for path in folder.glob(pattern)})
 
 
 __all__ = ["RECIPE", "RESULTS", "last_checkpoint", "open_output_dir"]

@@ -4,9 +4,11 @@ import argparse
 import dataclasses
 import difflib
 import importlib.resources
+import json
 import re
 import types
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -23,6 +25,14 @@ from modeling_vanilla.training.arguments import VanillaTrainingArguments
 NOT_SETTABLE = {
     *("vocab_size", "decoder_vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
     *("is_encoder_decoder", "use_cache", "tie_word_embeddings"),
+}
+# The library's, and ignored by what we put in their place.
+WITHOUT_EFFECT = {
+    "per_device_train_batch_size": "batches are counted in tokens, with max_tokens",
+    "per_device_eval_batch_size": "batches are counted in tokens, with max_tokens",
+    "train_sampling_strategy": "batches are always made of similar lengths, with max_tokens",
+    "auto_find_batch_size": "lower max_tokens where memory doesn't suffice",
+    "resume_from_checkpoint": "the same command again goes on with an unfinished run",
 }
 
 
@@ -47,7 +57,7 @@ class ModelArguments:
         default=1.0, metadata={"help": "Exponent of the length in a finished translation's score; 1 is the mean."}
     )
     overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "Train anew in an output_dir that holds another run or a finished model."}
+        default=False, metadata={"help": "Replace a finished model, or another run, that output_dir holds."}
     )
 
 
@@ -119,7 +129,10 @@ def read_yaml(name: str) -> dict[str, Any]:
     Raises:
         ValueError: when there is no such file, or it isn't YAML or not a mapping, with the line where that is known.
     """
-    file = Path(name) if Path(name).is_file() else shipped(Path(name).name)
+    path = Path(name)
+    file: Path | Traversable | None = path
+    if not path.is_file():  # in a clone or not, `configuration/x.yaml` and plain `x` mean the package's own
+        file = shipped(path.name) if path.parent in (Path(), Path("configuration")) else None
     if file is None:
         raise ValueError(f"{name}: no such file; the package brings {', '.join(shipped_names())}")
     try:
@@ -160,13 +173,13 @@ def _as_arguments(recipe: dict[str, Any]) -> list[str]:
     for key, value in recipe.items():
         if value is None:
             continue
-        values = value if isinstance(value, list) else [value]
         words.append(f"--{key}")
-        words += [str(v).lower() if isinstance(v, bool) else str(v) for v in values]
+        for item in value if isinstance(value, list) else [value]:
+            words.append(item if isinstance(item, str) else json.dumps(item, default=str))  # true, 5, {"a": 1}
     return words
 
 
-def load_recipe(name: str | None, overrides: list[str] = ()) -> Recipe:  # type: ignore[assignment]
+def load_recipe(name: str | None, overrides: Sequence[str] = ()) -> Recipe:
     """
     Reads a recipe and a command line.
 
@@ -187,24 +200,31 @@ def load_recipe(name: str | None, overrides: list[str] = ()) -> Recipe:  # type:
         action.default = argparse.SUPPRESS  # so that what is parsed is what was asked for; dataclasses fill in the rest
     where = name
     try:
-        parser.parse_args(_as_arguments(recipe))  # the recipe alone, so that an error says whose it is
+        _parse(parser, _as_arguments(recipe))  # the recipe alone, so that an error says whose it is
         where = "command line"
-        words = [*_as_arguments(recipe), *overrides]
         for word in overrides:
             option = word.split("=")[0]
             if option.startswith("--") and option not in options.values():
                 raise ValueError(_unknown(option.removeprefix("--"), [k for k in options if "-" not in k]))
-        asked = {key: getattr(value, "value", value) for key, value in vars(parser.parse_args(words)).items()}
+        asked = _parse(parser, [*_as_arguments(recipe), *overrides])
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
+    settings = {key: value for key, value in asked.items() if key != "overwrite_output_dir"}  # says nothing of the run
     *groups, config = (
         {key: value for key, value in asked.items() if key in names}
         for names in (*map(_field_names, (DataArguments, ModelArguments, VanillaTrainingArguments)), config_fields())
     )
     data, model, training = groups
     return Recipe(
-        DataArguments(**data), ModelArguments(**model), VanillaTrainingArguments(**training), config, settings=asked
+        DataArguments(**data), ModelArguments(**model), VanillaTrainingArguments(**training), config, settings
     )
+
+
+def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, Any]:
+    asked = {key: getattr(value, "value", value) for key, value in vars(parser.parse_args(words)).items()}
+    for key in asked.keys() & WITHOUT_EFFECT.keys():
+        raise ValueError(f"{key!r} has no effect here: {WITHOUT_EFFECT[key]}")
+    return asked
 
 
 def _field_names(arguments: type) -> set[str]:

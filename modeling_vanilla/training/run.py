@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list
 from datasets import DatasetDict
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, set_seed
 
 from modeling_vanilla.data import FilterReport, PairTexts, load_corpus, prepare_pairs, train_tokenizer
 from modeling_vanilla.decoding.lengths import max_new_tokens
-from modeling_vanilla.decoding.translator import Translator
+from modeling_vanilla.decoding.translator import Translator, as_line
 from modeling_vanilla.evaluation.metrics import corpus_scores, generation_metrics, tokenize_option
 from modeling_vanilla.modeling_vanilla import VanillaForConditionalGeneration
 from modeling_vanilla.training.output import RESULTS, open_output_dir
@@ -54,11 +55,10 @@ def run(recipe: Recipe) -> RunResult:
     if args.output_dir in (None, "", "trainer_output"):
         raise ValueError("no output_dir: say where the model is to go with --output_dir FOLDER")
     folder = Path(args.output_dir)
+    recipe.vanilla_config(vocab_size=recipe.model.vocab_size)  # a mistake there is known before the data is read
     set_seed(args.seed)
-    with args.main_process_first(desc="the output folder, the tokenizer and the data"):
-        # Only the first process may find an earlier run in the way; the others find this one.
-        overwrite = recipe.model.overwrite_output_dir and args.process_index == 0
-        checkpoint = open_output_dir(folder, recipe.settings, overwrite)
+    checkpoint = _open_output_dir(recipe, folder)
+    with args.main_process_first(local=False, desc="the tokenizer and the data"):
         corpus = load_corpus(recipe.data)
         tokenizer = _tokenizer(recipe, corpus, folder)
         pairs, report = _prepare(recipe, corpus, tokenizer)
@@ -74,14 +74,19 @@ def run(recipe: Recipe) -> RunResult:
     model.generation_config.length_penalty = recipe.model.length_penalty
     logger.info("model: %s, %s parameters", recipe.model.model, f"{model.num_parameters():,}")
     tokenize = tokenize_option(recipe.data.target_lang)
-    trainer = VanillaTrainer(
-        model=model,
-        args=args,
-        train_dataset=pairs["train"],
-        eval_dataset=pairs["validation"],
-        processing_class=tokenizer,
-        compute_metrics=generation_metrics(tokenizer, tokenize=tokenize) if args.predict_with_generate else None,
-    )
+    try:
+        trainer = VanillaTrainer(
+            model=model,
+            args=args,
+            train_dataset=pairs["train"],
+            eval_dataset=pairs["validation"],
+            processing_class=tokenizer,
+            compute_metrics=generation_metrics(tokenizer, tokenize=tokenize) if args.predict_with_generate else None,
+        )
+    except RuntimeError as error:
+        if "requires" not in str(error):
+            raise
+        raise ValueError(f"report_to={args.report_to}: {error}") from error  # a package that isn't installed
     if checkpoint:
         logger.info("going on from %s", checkpoint)
     start = time.monotonic()
@@ -93,8 +98,11 @@ def run(recipe: Recipe) -> RunResult:
     if trainer.is_world_process_zero():
         (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle
         tokenizer.save_pretrained(folder)
-        translator = Translator(trainer.accelerator.unwrap_model(trainer.model), tokenizer)
-        _translate_tests(translator, corpus, tokenize, result)
+    if trainer.interruption.requested:  # after the last update, when no more checkpoint was due
+        raise KeyboardInterrupt(f"interrupted before the test sets were translated; the model is in {folder}")
+    if trainer.is_world_process_zero():
+        # What was saved, not what was trained: the latter computes in the precision of training.
+        _translate_tests(Translator.from_pretrained(folder, device=args.device), corpus, tokenize, result)
         facts = _facts(recipe, report, trainer, seconds, result)
         text = json.dumps(facts, indent=2, ensure_ascii=False)
         (folder / RESULTS).write_text(text + "\n", encoding="utf-8")
@@ -105,15 +113,31 @@ def run(recipe: Recipe) -> RunResult:
     return result
 
 
+def _open_output_dir(recipe: Recipe, folder: Path) -> Path | None:
+    """The checkpoint to go on from: found, or the folder refused, by the first process for all."""
+    outcome: list[Any] = [None, None]
+    if recipe.training.process_index == 0:
+        try:
+            outcome[0] = open_output_dir(folder, recipe.settings, recipe.model.overwrite_output_dir)
+        except ValueError as error:
+            outcome[1] = str(error)
+    checkpoint, refusal = broadcast_object_list(outcome)
+    if refusal:
+        raise ValueError(refusal)
+    return checkpoint
+
+
 def _tokenizer(recipe: Recipe, corpus: DatasetDict, folder: Path) -> PreTrainedTokenizerFast:
     """The tokenizer named, or the one that this run trained before, or a new one, left in the folder's root."""
     name = recipe.model.tokenizer_name_or_path
     if name or (folder / "tokenizer.json").is_file():
         try:
-            return AutoTokenizer.from_pretrained(name or folder)
+            tokenizer = AutoTokenizer.from_pretrained(name or folder)
         except (OSError, ValueError) as error:
             first = str(error).splitlines()[0]
             raise ValueError(f"tokenizer_name_or_path={name!r}: can't load a tokenizer from there: {first}") from error
+        tokenizer.model_max_length = recipe.data.max_length  # this model's, whatever the tokenizer was made for
+        return tokenizer
     logger.info("training a tokenizer of %s tokens", f"{recipe.model.vocab_size:,}")
     tokenizer = train_tokenizer(
         PairTexts(corpus["train"]), recipe.model.vocab_size, model_max_length=recipe.data.max_length
@@ -147,7 +171,7 @@ def _translate_tests(translator: Translator, corpus: DatasetDict, tokenize: str,
         hypotheses = [translation.text for translation in translator.translate(sources)]
         file = result.folder / "translations" / f"{name}.txt"
         file.parent.mkdir(exist_ok=True)
-        file.write_text("".join(f"{text}\n" for text in hypotheses), encoding="utf-8")
+        file.write_text("".join(f"{as_line(text)}\n" for text in hypotheses), encoding="utf-8")
         scores = corpus_scores(hypotheses, references, tokenize=tokenize)
         result.results += [{"dataset": name, **score.to_dict()} for score in scores]
         result.samples = result.samples or [
@@ -170,7 +194,7 @@ def _facts(
         "pairs": str(report),
         "parameters": trainer.model.num_parameters(),
         "config": {name: config[name] for name in ("vocab_size", *config_fields())},
-        "settings": recipe.settings,
+        "settings": {name: value for name, value in recipe.settings.items() if not name.endswith("_dir")},
         "updates": trainer.state.global_step,
         "seconds": round(seconds, 1),
         "hardware": f"{trainer.args.world_size} × {hardware}",

@@ -36,15 +36,24 @@ class VanillaTrainer(Seq2SeqTrainer):
     args: VanillaTrainingArguments
 
     def __init__(self, model: Any = None, args: VanillaTrainingArguments | None = None, data_collator=None, **kwargs):
+        if args is not None and args.n_gpu > 1:  # or the library would cut each batch up with torch.nn.DataParallel
+            logger.warning("using one of %s GPUs; `accelerate launch` uses them all", args.n_gpu)
+            args._n_gpu = 1
         if data_collator is None and model is not None:
             data_collator = PairCollator(model.config.pad_token_id)
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
         self.label_smoother = None  # it needs all the logits; the model's loss doesn't
         self.model.config.use_cache = True  # Trainer turned it off, and would save that
         if self.args.learning_rate is None:
-            warmup_steps = self.args.get_warmup_steps(max(self.args.max_steps, 1))
+            if self.args.warmup_steps < 1 and self.args.max_steps < 0:
+                raise ValueError(
+                    f"warmup_steps={self.args.warmup_steps} is a share of a number of updates that isn't known yet, so "
+                    "the paper's peak rate isn't either: give learning_rate, max_steps, or warmup_steps of at least 1"
+                )
+            warmup_steps = self.args.get_warmup_steps(self.args.max_steps)
             self.args.learning_rate = noam_peak(self.model.config.d_model, warmup_steps)
-        self.add_callback(CheckpointOnInterrupt(self.accelerator))
+        self.interruption = CheckpointOnInterrupt(self.accelerator)
+        self.add_callback(self.interruption)
         self._nll = torch.zeros((), device=self.args.device)  # summed over updates since the last log ...
         self._nll_since: int | None = None  # ... which was at this step
 
@@ -137,7 +146,16 @@ class VanillaTrainer(Seq2SeqTrainer):
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any):
         self._nll, self._nll_since = torch.zeros_like(self._nll), None
-        return super()._inner_training_loop(*args, **kwargs)
+        try:
+            return super()._inner_training_loop(*args, **kwargs)
+        finally:
+            self.interruption.restore()
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self.state.global_step >= self.state.max_steps:  # resumed at the end: the library would do one more update
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
 
     # Evaluation ---------------------------------------------------------------------------------------------------
 

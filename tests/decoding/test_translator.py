@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from modeling_vanilla.decoding import Translation, Translator
+from modeling_vanilla.decoding.translator import as_line
 from tests.fixtures import corpus
 
 SOURCES = [source for source, _ in corpus(2, 2700, 182)]
@@ -90,6 +91,7 @@ def test_a_text_too_long_is_refused_when_asked(translator, monkeypatch):
         ("a string", {}, "list of strings"),
         (["a"], {"n_best": 5}, "n_best=5: must be from 1 to num_beams=4"),
         (["a"], {"n_best": 0}, "n_best=0"),
+        (["a"], {"num_return_sequences": 2}, "is called n_best"),
         (["a"], {"on_too_long": "cut"}, "on_too_long='cut'"),
         (["a"], {"num_beams": 0}, "num_beams=0"),
         (["a"], {"max_tokens": 0}, "max_tokens=0"),
@@ -106,6 +108,17 @@ def test_sampling_goes_through_to_generate(translator):
     torch.manual_seed(1)
     second = translator.translate(SOURCES, num_beams=1, do_sample=True, temperature=5.0)
     assert [t.text for t in first] != [t.text for t in second]
+
+
+def test_several_samples_of_each_text(translator):
+    """At a temperature at which nothing ends by itself, so that rows of unequal limits are ended by force."""
+    settings = {"num_beams": 1, "n_best": 3, "do_sample": True, "temperature": 1000.0, "top_k": 0}
+    for translation in translator.translate([SOURCES[0], "The dog."], **settings):
+        assert len({text for text, _ in translation.n_best}) == 3
+
+
+def test_a_line_break_in_a_translation_does_not_break_the_line():
+    assert as_line("a\r\nb\nc\u2028d") == "a b c\u2028d"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

@@ -49,6 +49,8 @@ def test_without_a_bootstrap_there_is_no_interval(arguments):
         ([], [], {}, "nothing to score"),
         ("a", "a", {}, "lists of strings"),
         (["a"], ["a"], {"tokenize": "13b"}, "tokenize='13b' is unknown: one of"),
+        (["a"], ["a"], {"bootstrap": 1}, "bootstrap=1"),
+        (["a"], ["a"], {"bootstrap": -5}, "bootstrap=-5"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(hypotheses, references, options, message):

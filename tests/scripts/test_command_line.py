@@ -127,6 +127,7 @@ def test_a_reader_that_stops_early_is_no_error(trained, tmp_path):
         (b"ok\n", ["--num_beams", "two"], "invalid int value"),
         (b"word " * 3000, ["--on_too_long", "refuse"], "text 1 has .* tokens"),
         (b"ok\n", ["--dtype", "float99"], "dtype"),
+        (b"ok\n", ["--device", "gpu"], "device='gpu'"),
     ],
 )
 def test_mistakes_in_translating(trained, tmp_path, capsys, content, words, message):
@@ -168,6 +169,24 @@ def test_evaluates_as_training_did(trained, test_files, capsys):
     ]
 
 
+def test_a_model_trained_in_bf16_is_scored_as_it_was_saved(tmp_path, test_files, capsys):
+    words = train_words(write_corpus(tmp_path / "data"), tmp_path / "out", bf16="true", max_steps=40)
+    assert train.run(words) == 0
+    capsys.readouterr()
+    source, target = map(str, test_files)
+    assert evaluate.run([str(tmp_path / "out"), "--source", source, "--target", target, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    recorded = json.loads((tmp_path / "out" / "results.json").read_text())["results"]
+    assert [r["value"] for r in report["results"]] == [r["value"] for r in recorded]
+
+
+def test_translations_are_not_made_for_a_place_that_cannot_be_written(trained, test_files, tmp_path, capsys):
+    source, target = test_files
+    (tmp_path / "file").write_text("")
+    words = ["--source", source, "--target", target, "--output", tmp_path / "file" / "out.txt"]
+    assert "can't be written" in one_line_error(capsys, evaluate.run, trained, *words)
+
+
 def test_evaluates_as_text(trained, test_files, capsys, tmp_path):
     source, target = map(str, test_files)
     words = ["--source", source, "--target", target, "--output", str(tmp_path / "out.txt")]
@@ -200,6 +219,11 @@ def test_trains_a_tokenizer(test_files, tmp_path, capsys):
     assert loaded.decode(loaded(SOURCES[0]).input_ids, skip_special_tokens=True) == SOURCES[0]
 
 
+def test_a_tokenizer_for_a_place_that_cannot_be_written_is_refused(test_files, capsys):
+    words = ["--vocab_size", "300", "--output", test_files[0], *test_files]
+    assert "can't be written" in one_line_error(capsys, tokenizer.run, *words)
+
+
 @pytest.mark.parametrize("vocab_size", ["100", "100000"])
 def test_a_vocabulary_of_an_impossible_size_is_refused(test_files, tmp_path, capsys, vocab_size):
     words = ["--vocab_size", vocab_size, "--output", tmp_path / "tok", *test_files]
@@ -216,8 +240,8 @@ def test_a_vocabulary_of_an_impossible_size_is_refused(test_files, tmp_path, cap
     [
         ({"learning_rte": 1}, "did you mean 'learning_rate'"),
         ({"data_dir": "nowhere"}, "nowhere"),
-        ({"target_lang": "fr"}, "fr"),
-        ({"vocab_size": 100_000}, "100"),
+        ({"target_lang": "fr"}, "no train.fr"),
+        ({"vocab_size": 100_000}, "vocab_size=100,000 is above"),
         ({"encoder_attention_heads": 5}, "encoder_attention_heads=5"),
         ({"model": "huge"}, "huge"),
         ({"position_encoding": "rotary"}, "position_encoding='rotary' is not available"),
@@ -245,6 +269,12 @@ def test_an_empty_training_set_is_refused(tmp_path, capsys):
 def test_an_output_folder_with_another_model_is_refused(trained, tmp_path, capsys):
     words = train_words(write_corpus(tmp_path / "data"), trained)
     assert "holds a finished model" in one_line_error(capsys, train.run, *words)
+
+
+def test_a_test_set_of_one_sentence_has_scores_without_an_interval(tmp_path, capsys):
+    words = train_words(write_corpus(tmp_path / "data"), tmp_path / "out", max_steps=2, max_eval_samples=1)
+    assert train.run(words) == 0
+    assert "±" not in capsys.readouterr().out
 
 
 def test_training_ends_with_scores_samples_and_the_lines_that_load(tmp_path, capsys):

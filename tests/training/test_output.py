@@ -37,13 +37,37 @@ def test_the_newest_is_the_one_of_most_steps_not_of_the_alphabet(tmp_path):
     assert last_checkpoint(tmp_path).name == "checkpoint-1000"
 
 
-def test_a_run_without_a_checkpoint_starts_anew(tmp_path):
+@pytest.mark.parametrize("settings", [SETTINGS, {**SETTINGS, "seed": 2}])
+def test_a_run_without_a_checkpoint_starts_anew_and_says_so(tmp_path, settings, caplog):
+    """After a mistake in the data, say: whatever the settings are now, and with nothing that it left."""
     open_output_dir(tmp_path, SETTINGS)
-    assert open_output_dir(tmp_path, SETTINGS) is None
+    checkpoint(tmp_path, 5, complete=False)
+    (tmp_path / "tokenizer.json").write_text("")
+    assert open_output_dir(tmp_path, settings) is None
+    assert "training starts anew" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
+    assert f"seed: {settings['seed']}" in (tmp_path / "recipe.yaml").read_text()
+
+
+def test_a_run_stopped_while_it_translated_the_test_sets_goes_on(tmp_path):
+    open_output_dir(tmp_path, SETTINGS)
+    checkpoint(tmp_path, 5)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert open_output_dir(tmp_path, SETTINGS) == tmp_path / "checkpoint-5"
+    (tmp_path / "results.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds a finished model"):
+        open_output_dir(tmp_path, SETTINGS)
+
+
+def test_the_folder_may_be_spelled_otherwise(tmp_path):
+    open_output_dir(tmp_path, {**SETTINGS, "output_dir": "a"})
+    checkpoint(tmp_path, 5)
+    assert open_output_dir(tmp_path, {**SETTINGS, "output_dir": "./a/"}) == tmp_path / "checkpoint-5"
 
 
 def test_a_run_with_other_settings_is_refused_with_the_differences(tmp_path):
     open_output_dir(tmp_path, SETTINGS)
+    checkpoint(tmp_path, 5)
     with pytest.raises(ValueError, match=r"max_steps was None, is 3; seed was 1, is 2.*--overwrite_output_dir"):
         open_output_dir(tmp_path, {**SETTINGS, "seed": 2, "max_steps": 3})
 
@@ -57,8 +81,21 @@ def test_a_folder_with_a_finished_model_is_refused(tmp_path, file):
 
 def test_checkpoints_of_an_unknown_run_are_refused(tmp_path):
     checkpoint(tmp_path, 5)
-    with pytest.raises(ValueError, match="checkpoints of a run without a recipe"):
+    with pytest.raises(ValueError, match="holds checkpoint-5:"):
         open_output_dir(tmp_path, SETTINGS)
+
+
+def test_a_folder_whose_files_the_model_would_replace_is_refused(tmp_path):
+    for name in ("README.md", "tokenizer_config.json", "notes.txt"):
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(ValueError, match=r"holds README.md, tokenizer_config.json: .*--overwrite_output_dir"):
+        open_output_dir(tmp_path, SETTINGS)
+    assert (tmp_path / "README.md").read_text() == "mine"
+
+
+def test_a_folder_with_other_files_is_used(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert open_output_dir(tmp_path, SETTINGS) is None
 
 
 def test_overwriting_removes_the_run_and_nothing_else(tmp_path):
@@ -68,6 +105,13 @@ def test_overwriting_removes_the_run_and_nothing_else(tmp_path):
         (tmp_path / name).write_text("")
     assert open_output_dir(tmp_path, {"seed": 9}, overwrite=True) is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", "recipe.yaml"]
+
+
+def test_overwriting_still_goes_on_with_the_same_unfinished_run(tmp_path):
+    """So that a command with the option, interrupted and repeated, doesn't lose what it had."""
+    open_output_dir(tmp_path, SETTINGS, overwrite=True)
+    checkpoint(tmp_path, 5)
+    assert open_output_dir(tmp_path, SETTINGS, overwrite=True) == tmp_path / "checkpoint-5"
 
 
 def test_a_file_in_the_folders_place_is_refused(tmp_path):

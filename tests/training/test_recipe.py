@@ -72,6 +72,8 @@ def test_negative_numbers_are_values_and_not_options(tmp_path):
         ("lr_scheduler_type: noam\n", "noam"),
         ("max_tokens: 0\n", "max_tokens=0"),
         ("max_length: 1\n", "max_length=1"),
+        ("per_device_train_batch_size: 64\n", r"recipe.yaml: 'per_device_train_batch_size' has no effect.*max_tokens"),
+        ("resume_from_checkpoint: x\n", "has no effect here: the same command"),
     ],
 )
 def test_a_mistake_in_the_recipe_is_named(tmp_path, text, message):
@@ -104,8 +106,20 @@ def test_a_binary_recipe_is_refused(tmp_path):
         load_recipe(str(tmp_path / "recipe.yaml"))
 
 
-def test_shipped_recipes_are_found_by_name():
-    assert load_recipe("multi30k_en_de").data.target_lang == "de"
+@pytest.mark.parametrize("name", ["multi30k_en_de", "multi30k_en_de.yaml", "configuration/multi30k_en_de.yaml"])
+def test_shipped_recipes_are_found_by_name_from_anywhere(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe(name).data.target_lang == "de"
+
+
+def test_a_missing_file_of_a_shipped_ones_name_is_not_taken_for_it(tmp_path):
+    with pytest.raises(ValueError, match="no such file"):
+        load_recipe(str(tmp_path / "multi30k_en_de.yaml"))
+
+
+def test_a_mapping_in_a_recipe_reaches_the_library(tmp_path):
+    recipe = load_recipe(recipe_file(tmp_path, "lr_scheduler_type: cosine\nlr_scheduler_kwargs: {num_cycles: 0.25}\n"))
+    assert recipe.training.lr_scheduler_kwargs == {"num_cycles": 0.25}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -107,6 +106,27 @@ def test_a_tokenizer_that_is_given_is_used(trained, tmp_path):
     assert (tmp_path / "out" / "tokenizer.json").read_text() == (trained / "tokenizer.json").read_text()
 
 
+def test_a_given_tokenizer_gets_this_models_limit(trained, tmp_path):
+    from transformers import AutoTokenizer
+
+    words = train_words(
+        trained.parent / "data", tmp_path / "out", tokenizer_name_or_path=trained, max_steps=1, max_length=77
+    )
+    run(load_recipe(None, words))
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == 77
+
+
+def test_a_reporter_that_is_not_installed_is_named(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.integrations.integration_utils.is_tensorboard_available", lambda: False)
+    with pytest.raises(ValueError, match=r"report_to=.*tensorboard.*requires"):
+        run(load_recipe(None, train_words(trained.parent / "data", tmp_path / "out", report_to="tensorboard")))
+
+
+def test_a_mistake_in_the_shape_is_known_before_the_data_is_read(tmp_path):
+    with pytest.raises(ValueError, match="encoder_attention_heads=5"):
+        run(load_recipe(None, train_words(tmp_path / "nowhere", tmp_path / "out", encoder_attention_heads=5)))
+
+
 def test_a_tokenizer_that_is_not_there_is_named(trained, tmp_path):
     words = train_words(trained.parent / "data", tmp_path / "out", tokenizer_name_or_path=tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"nowhere.*can't load a tokenizer"):
@@ -162,5 +182,5 @@ def test_a_fresh_corpus_of_one_folder_needs_no_validation_files(tmp_path):
 
 def test_time_spent_is_recorded(trained):
     results = json.loads((trained / "results.json").read_text())
-    assert 0 < results["seconds"] < time.monotonic()
+    assert 0 < results["seconds"] < 300
     assert results["updates"] == 120

@@ -154,6 +154,15 @@ def test_bf16_trains(tmp_path, pairs):
     assert all(p.dtype == torch.float32 for p in trainer.model.parameters())
 
 
+def test_tensorboard_gets_the_likelihood(tmp_path, pairs):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    VanillaTrainer(make_model(), arguments(tmp_path, report_to="tensorboard"), train_dataset=pairs).train()
+    (file,) = tmp_path.rglob("events.out.tfevents.*")
+    accumulator = events.EventAccumulator(str(file))
+    accumulator.Reload()
+    assert {"train/loss", "train/nll", "train/ppl", "train/learning_rate"} <= set(accumulator.Tags()["scalars"])
+
+
 # Evaluation ---------------------------------------------------------------------------------------------------------
 
 
@@ -220,7 +229,7 @@ def test_several_validation_sets_by_name(tmp_path, pairs):
 # Checkpoints and resuming -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stop", [3, 7, 12], ids=["first epoch", "mid-epoch", "later epoch"])
+@pytest.mark.parametrize("stop", [3, 7, 12, 16], ids=["first epoch", "mid-epoch", "later epoch", "end"])
 def test_a_resumed_run_equals_the_undisturbed_one(tmp_path, pairs, stop):
     """With dropout, accumulation and evaluation: losses of every update and final weights, bit for bit."""
     settings = {
@@ -238,6 +247,7 @@ def test_a_resumed_run_equals_the_undisturbed_one(tmp_path, pairs, stop):
     resumed = trainer(tmp_path / "resumed")
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{stop}"))
     assert losses(resumed) == losses(whole)
+    assert resumed.state.global_step == 16
     assert [e["nll"] for e in resumed.state.log_history if "nll" in e] == [
         e["nll"] for e in whole.state.log_history if "nll" in e
     ]
@@ -265,6 +275,19 @@ def test_saved_config_keeps_the_cache_on(tmp_path, pairs):
     trainer = VanillaTrainer(make_model(), arguments(tmp_path), train_dataset=pairs)
     trainer.save_model(str(tmp_path))
     assert type(trainer.model).from_pretrained(tmp_path).config.use_cache is True
+
+
+def test_a_share_of_known_updates_is_a_warm_up(tmp_path, pairs):
+    settings = {"learning_rate": None, "warmup_steps": 0.25, "max_steps": 40}
+    trainer = VanillaTrainer(make_model(), arguments(tmp_path, **settings), train_dataset=pairs)
+    assert trainer.args.learning_rate == pytest.approx((16 * 10) ** -0.5)
+
+
+def test_of_several_gpus_one_is_used_without_a_launcher(tmp_path, pairs, caplog):
+    args = arguments(tmp_path)
+    args._n_gpu = 2
+    assert VanillaTrainer(make_model(), args, train_dataset=pairs).args.n_gpu == 1
+    assert "accelerate launch" in caplog.text
 
 
 def test_samples_per_second_counts_real_samples(tmp_path, pairs):
@@ -350,6 +373,9 @@ def test_library_smoother_equals_the_models_loss(pairs, tokenizer):
         ({"max_tokens": 0}, "max_tokens=0"),
         ({"label_smoothing_factor": 1.0}, "label_smoothing_factor=1.0"),
         ({"learning_rate": None, "warmup_steps": 0}, "warmup_steps=0"),
+        ({"learning_rate": None, "warmup_steps": 0.1, "max_steps": -1}, r"warmup_steps=0.1.*give learning_rate"),
+        ({"lr_scheduler_kwargs": {"timescale": 5}}, "lr_scheduler_kwargs"),
+        ({"average_tokens_across_devices": False}, "average_tokens_across_devices"),
     ],
 )
 def test_impossible_arguments_are_refused(tmp_path, pairs, change, message):
