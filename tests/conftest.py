@@ -3,6 +3,7 @@
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"  # for the commands that tests start: sums depend on the number of threads
 
 from collections.abc import Callable
 
