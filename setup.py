@@ -19,7 +19,10 @@ setup(
     python_requires=">=3.11",
     packages=[
         "modeling_vanilla",
-        *(f"modeling_vanilla.{name}" for name in ("data", "data.grammar", "training", "decoding", "evaluation")),
+        *(
+            f"modeling_vanilla.{name}"
+            for name in ("data", "data.grammar", "training", "training.jobs", "decoding", "evaluation")
+        ),
         *MAPPED,
     ],
     package_dir=MAPPED,
@@ -42,7 +45,8 @@ setup(
     extras_require={
         "tensorboard": ["tensorboard>=2.15"],
         "zstd": ["zstandard>=0.22"],
-        "test": ["pytest>=8", "hypothesis>=6.100", "setuptools>=77", "wheel>=0.43"],
+        "images": ["pillow>=11", "scikit-learn>=1.6"],
+        "test": ["pytest>=8", "hypothesis>=6.100", "pillow>=11", "scikit-learn>=1.6", "setuptools>=77", "wheel>=0.43"],
         "lint": ["ruff>=0.17", "mypy>=2", "types-PyYAML>=6"],
     },
     entry_points={"console_scripts": ["vanilla=modeling_vanilla.scripts.main:main"]},

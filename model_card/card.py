@@ -6,6 +6,45 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+# By task: the Hub's name for it, what the model does, and how it is used.
+KINDS = {
+    "translation": (
+        "translation",
+        "translates {direction}",
+        """from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+model = AutoModelForSeq2SeqLM.from_pretrained("{name}")
+batch = tokenizer([{example}], return_tensors="pt")
+print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))""",
+    ),
+    "language_modeling": (
+        "text-generation",
+        "continues text",
+        """import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+model = AutoModelForCausalLM.from_pretrained("{name}")
+prompt = torch.tensor([[model.config.decoder_start_token_id, *tokenizer({example}).input_ids[:-1]]])
+print(tokenizer.decode(model.generate(prompt)[0], skip_special_tokens=True))""",
+    ),
+    "text_classification": (
+        "text-classification",
+        "labels text",
+        """from transformers import pipeline
+
+print(pipeline("text-classification", "{name}")({example}))""",
+    ),
+    "image_classification": (
+        "image-classification",
+        "labels images",
+        """from transformers import pipeline
+
+print(pipeline("image-classification", "{name}")("image.png"))""",
+    ),
+}
+
 
 def write_card(folder: Path, facts: dict[str, Any]) -> Path:
     """
@@ -14,6 +53,7 @@ def write_card(folder: Path, facts: dict[str, Any]) -> Path:
     Args:
         folder: the finished model's.
         facts: what the run recorded:
+            `task`: a key of `KINDS`, translation unless given;
             `source_lang`, `target_lang`: codes, or None;
             `data`: where the data came from, one line;
             `pairs`: what the filters kept and dropped, one line;
@@ -29,15 +69,16 @@ def write_card(folder: Path, facts: dict[str, Any]) -> Path:
         the file.
     """
     languages = [code for code in (facts["source_lang"], facts["target_lang"]) if code]
+    tag, what, usage = KINDS[facts.get("task", "translation")]
     data = ModelCardData(
         model_name=folder.resolve().name,
         language=languages or None,
         library_name="transformers",
-        pipeline_tag="translation",
-        tags=["vanilla-transformer", "translation"],
+        pipeline_tag=tag,
+        tags=["vanilla-transformer", tag],
         eval_results=[
             EvalResult(
-                task_type="translation",
+                task_type=tag,
                 dataset_type=result["dataset"],
                 dataset_name=result["dataset"],
                 metric_type=result["name"].lower(),
@@ -51,9 +92,12 @@ def write_card(folder: Path, facts: dict[str, Any]) -> Path:
     template = (importlib.resources.files(__package__) / "template.md").read_text(encoding="utf-8")
     direction = " to ".join(languages) if len(languages) == 2 else "unknown languages"
     example = repr(facts["samples"][0]["source"] if facts["samples"] else "...")  # as Python writes it
-    card = ModelCard.from_template(
-        data, template_str=template, name=data.model_name, direction=direction, example=example, **facts
-    )
+    texts = {
+        "name": data.model_name,
+        "what": what.format(direction=direction),
+        "usage": usage.format(name=data.model_name, example=example),
+    }
+    card = ModelCard.from_template(data, template_str=template, **texts, **facts)
     path = folder / "README.md"
     card.save(path)
     return path

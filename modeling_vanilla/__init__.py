@@ -1,20 +1,47 @@
 """The Transformer of "Attention Is All You Need" as a first-class Hugging Face model."""
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTextEncoding,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
 
 from .configuration_vanilla import VanillaConfig
+from .heads import (
+    VanillaEncoderModel,
+    VanillaForCausalLM,
+    VanillaForImageClassification,
+    VanillaForSequenceClassification,
+)
 from .modeling_vanilla import VanillaForConditionalGeneration, VanillaModel, VanillaPreTrainedModel
 
 __version__ = "0.1.0"
 
 AutoConfig.register(VanillaConfig.model_type, VanillaConfig, exist_ok=True)
-AutoModel.register(VanillaConfig, VanillaModel, exist_ok=True)
-AutoModelForSeq2SeqLM.register(VanillaConfig, VanillaForConditionalGeneration, exist_ok=True)
+for auto, model in {
+    AutoModel: VanillaModel,
+    AutoModelForSeq2SeqLM: VanillaForConditionalGeneration,
+    AutoModelForTextEncoding: VanillaEncoderModel,
+    AutoModelForSequenceClassification: VanillaForSequenceClassification,
+    AutoModelForImageClassification: VanillaForImageClassification,
+    AutoModelForCausalLM: VanillaForCausalLM,
+}.items():
+    auto.register(VanillaConfig, model, exist_ok=True)
 AutoTokenizer.register(VanillaConfig, fast_tokenizer_class=PreTrainedTokenizerFast, exist_ok=True)
 
 __all__ = [
     "VanillaConfig",
+    "VanillaEncoderModel",
+    "VanillaForCausalLM",
     "VanillaForConditionalGeneration",
+    "VanillaForImageClassification",
+    "VanillaForSequenceClassification",
     "VanillaModel",
     "VanillaPreTrainedModel",
     "__version__",

@@ -4,15 +4,59 @@
 Shapes: `B` sentences, `T` query and `S` key positions, `D` d_model, `H` heads, `K` d_k, `V` d_v.
 """
 
+import inspect
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vanilla import VanillaConfig
 from .dropout import dropout as drop
+from .positions import rotate
+
+
+def check_backend(name: str, config: VanillaConfig) -> None:
+    """Refuses a backend that can't compute this config's attention: a `ValueError` that names the one to use."""
+    if name == "eager" or "|" in name:  # the second kind keeps masks and cache for itself
+        return
+    remedy = "use attn_implementation='sdpa' or 'eager'"
+    takes = inspect.signature(ALL_ATTENTION_FUNCTIONS[name]).parameters
+    if config.position_encoding == "alibi" and "position_bias" not in takes:
+        raise ValueError(f"{name} can't add ALiBi's bias, for its function takes no position_bias: {remedy}")
+    if "flash" in name:
+        for heads in (config.encoder_attention_heads, config.decoder_attention_heads):
+            d_k, d_v = (size or config.d_model // heads for size in (config.d_k, config.d_v))
+            if d_k != d_v:
+                raise ValueError(f"{name} can't have keys of size d_k={d_k} with values of d_v={d_v}: {remedy}")
+    if name not in ALL_MASK_ATTENTION_FUNCTIONS and "/" not in name:
+        raise ValueError(
+            f"{name} would see padding and the future, for it has no mask: register one beside it with "
+            f"AttentionMaskInterface.register({name!r}, transformers.masking_utils.sdpa_mask), or {remedy}"
+        )
+
+
+def queries_with_keys(attention_mask: Any) -> torch.Tensor | None:
+    """
+    Which queries see any key: `(B, 1)` from a `(B, S)` mask, `(B, T)` from a `(B, 1, T, S)` one, true or added to the
+    scores; None where there is no such mask, or where a CPU finds (for a GPU would have to wait) that all do.
+    """
+    if not isinstance(attention_mask, torch.Tensor):
+        return None
+    if attention_mask.ndim == 4:
+        if attention_mask.dtype != torch.bool:
+            attention_mask = attention_mask > torch.finfo(attention_mask.dtype).min / 2
+        has_keys = attention_mask[:, 0].any(-1)  # (B, T)
+    else:
+        has_keys = attention_mask.bool().any(-1, keepdim=True)  # (B, 1)
+    return None if all_true(has_keys) else has_keys
+
+
+def all_true(x: torch.Tensor) -> bool:
+    """Whether all are, where that can be known for nothing."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling() and bool(x.all())
 
 
 def eager_attention_forward(
@@ -20,14 +64,19 @@ def eager_attention_forward(
     query: torch.Tensor,  # (B, H, T, K)
     key: torch.Tensor,  # (B, H, S, K)
     value: torch.Tensor,  # (B, H, S, V)
-    attention_mask: torch.Tensor | None,  # (B or 1, 1, T, S), added to the scores
+    attention_mask: torch.Tensor | None,  # (B or 1, 1, T, S), added to the scores, or true where a key is seen
     scaling: float,
     dropout: float = 0.0,
+    position_bias: torch.Tensor | None = None,  # (1, H, T, S)
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Scaled dot-product attention, equation 1: softmax(Q Kᵀ / sqrt(d_k)) V, as it is written."""
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling  # (B, H, T, S)
-    if attention_mask is not None:
+    if position_bias is not None:
+        scores = scores + position_bias
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
         scores = scores + attention_mask
     weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)  # (B, H, T, S)
     weights = drop(weights, dropout, module.training)
@@ -66,7 +115,7 @@ class VanillaAttention(nn.Module):
         return x.view(*x.shape[:2], self.num_heads, size).transpose(1, 2)
 
     def keys_and_values(
-        self, states: torch.Tensor, cache: Cache | None, is_cross_attention: bool
+        self, states: torch.Tensor, cache: Cache | None, is_cross_attention: bool, rotation: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys `(B, H, S, K)` and values `(B, H, S, V)`, the cached ones included."""
         if is_cross_attention and isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(self.layer_idx):
@@ -74,6 +123,8 @@ class VanillaAttention(nn.Module):
             return layer.keys, layer.values
         key = self.heads(self.k_proj(states), self.d_k)  # (B, H, S, K)
         value = self.heads(self.v_proj(states), self.d_v)  # (B, H, S, V)
+        if rotation is not None:
+            key = rotate(key, rotation, self.config.sinusoid_layout)
         if cache is None:
             return key, value
         if not isinstance(cache, EncoderDecoderCache):
@@ -89,6 +140,9 @@ class VanillaAttention(nn.Module):
         key_value_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         cache: Cache | None = None,
+        has_keys: torch.Tensor | None = None,
+        rotation: torch.Tensor | None = None,
+        attn_implementation: str | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
@@ -98,16 +152,22 @@ class VanillaAttention(nn.Module):
             attention_mask: what the library's mask functions made for this backend, or None when nothing is masked
                 (or when `is_causal` says it all).
             cache: keys and values of earlier positions; updated in place.
+            has_keys: `(B, T)` or `(B, 1)`, false where a query has no key to look at: its output is 0, on any backend.
+            rotation: `(T, K)` or `(B, T, K)`, the positions' sinusoids that queries and keys are turned by.
+            attn_implementation: the backend of this call, if not the config's.
 
         Returns:
             the output `(B, T, D)`, and the attention weights `(B, H, T, S)` on the eager backend (else None).
         """
         B, T, _ = hidden_states.shape
         query = self.heads(self.q_proj(hidden_states), self.d_k)  # (B, H, T, K)
+        if rotation is not None:
+            query = rotate(query, rotation, self.config.sinusoid_layout)
         states = hidden_states if key_value_states is None else key_value_states
-        key, value = self.keys_and_values(states, cache, is_cross_attention=key_value_states is not None)
+        key, value = self.keys_and_values(states, cache, key_value_states is not None, rotation)
 
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        backend = attn_implementation or self.config._attn_implementation
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(backend, eager_attention_forward)
         output, weights = attend(
             self,
             query,
@@ -118,7 +178,10 @@ class VanillaAttention(nn.Module):
             scaling=self.scaling,
             **kwargs,
         )  # (B, T, H, V)
+        if has_keys is not None:
+            output = output.masked_fill(~has_keys[:, :, None, None], 0)
+            weights = None if weights is None else weights.masked_fill(~has_keys[:, None, :, None], 0)
         return self.out_proj(output.reshape(B, T, self.num_heads * self.d_v)), weights
 
 
-__all__ = ["VanillaAttention", "eager_attention_forward"]
+__all__ = ["VanillaAttention", "all_true", "check_backend", "eager_attention_forward", "queries_with_keys"]

@@ -65,13 +65,14 @@ class VanillaConfig(PreTrainedConfig):
         norm_position (`"post"` or `"pre"`, defaults to `"post"`): `LayerNorm(x + Sublayer(x))` of section 3.1, or
             `x + Sublayer(LayerNorm(x))` with one more norm at the end of each stack.
         layer_norm_eps (`float`, defaults to 1e-5): PyTorch's default.
-        position_encoding (`"sinusoidal"`, `"learned"`, `"rotary"` or `"alibi"`): section 3.5; only `"sinusoidal"` is
-            available in this version.
-        sinusoid_layout (`"interleaved"`, `"halves"` or `"tensor2tensor"`): where sine and cosine lie. `interleaved` is
-            the formula of section 3.5; `halves` puts all sines before all cosines (Marian); `tensor2tensor` does too,
-            with wavelengths spaced by d/2 - 1 (the authors' code, and fairseq's).
-        position_offset (`int`, defaults to 0): the number of the first position (fairseq: pad_token_id + 1).
-        max_position_embeddings (`int`, defaults to 1024): positions tabulated at first; sinusoids grow past it.
+        position_encoding (`"sinusoidal"`, `"learned"`, `"rotary"` or `"alibi"`, defaults to `"sinusoidal"`): section
+            3.5's two, added to the embeddings; or queries and keys turned by their positions (RoFormer, Su et al.
+            2021), or attention scores lowered by distance (ALiBi, Press et al. 2022), both in self attention alone.
+        sinusoid_layout (`"interleaved"`, `"halves"` or `"tensor2tensor"`): where sine and cosine lie, of rotations
+            too. `interleaved` is the formula of section 3.5; `halves` puts all sines before all cosines (Marian);
+            `tensor2tensor` does too, with wavelengths spaced by d/2 - 1 (the authors' code, and fairseq's).
+        position_offset (`int`, defaults to 0): the number of the first position that is added (fairseq: pad + 1).
+        max_position_embeddings (`int`, defaults to 1024): positions tabulated; only a learned table ends there.
         scale_embedding (`bool`, defaults to True): multiply embeddings by sqrt(d_model) (section 3.4).
         use_bias (`bool`, defaults to True): biases of the linear maps in attention and feed-forward networks.
         output_bias (`bool`, defaults to False): a bias on the output projection.
@@ -80,6 +81,8 @@ class VanillaConfig(PreTrainedConfig):
         tie_word_embeddings (`bool`, defaults to True): the library's master switch; False unties everything.
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`): 0, 1, 2 and 1, as our tokenizers do.
         use_cache (`bool`, defaults to True): keep keys and values while generating.
+        is_encoder_decoder (`bool`, defaults to True): False in the config of an encoder or a decoder alone.
+        image_size, patch_size, num_channels (`int`, default to 224, 16 and 3): of images, in pixels; ViT's defaults.
 
     Raises:
         ValueError: when a value is out of range or two values don't fit, naming the value, the limit and the remedy.
@@ -134,6 +137,9 @@ class VanillaConfig(PreTrainedConfig):
     decoder_start_token_id: int = 1
     is_encoder_decoder: bool = True
     use_cache: bool = True
+    image_size: int = 224
+    patch_size: int = 16
+    num_channels: int = 3
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.decoder_vocab_size is None:
@@ -147,7 +153,8 @@ class VanillaConfig(PreTrainedConfig):
                 raise ValueError(f"{name}={getattr(self, name)!r}: must be one of {', '.join(choices)}")
         at_least_one = ("vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers",
                         "encoder_attention_heads", "decoder_attention_heads", "d_k", "d_v", "encoder_ffn_dim",
-                        "decoder_ffn_dim", "max_position_embeddings")  # fmt: skip
+                        "decoder_ffn_dim", "max_position_embeddings", "image_size", "patch_size",
+                        "num_channels")  # fmt: skip
         for name in at_least_one:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -164,14 +171,17 @@ class VanillaConfig(PreTrainedConfig):
                     f"d_model={self.d_model} is not a multiple of {side}_attention_heads={heads}: "
                     "change one of them, or give d_k and d_v"
                 )
-        if self.position_encoding != "sinusoidal":
+            d_k = self.d_k or self.d_model // heads
+            name, width = ("d_model", self.d_model) if self.position_encoding == "sinusoidal" else ("d_k", d_k)
+            waves = self.position_encoding in ("sinusoidal", "rotary")
+            if waves and width % 2:
+                raise ValueError(f"{name}={width} is odd: sines and cosines come in pairs, so make it even")
+            if waves and self.sinusoid_layout == "tensor2tensor" and width < 4:
+                raise ValueError(f"{name}={width}: sinusoid_layout='tensor2tensor' needs at least 4")
+        if self.image_size % self.patch_size:
             raise ValueError(
-                f"position_encoding={self.position_encoding!r} is not available in this version: use 'sinusoidal'"
+                f"image_size={self.image_size} is not a multiple of patch_size={self.patch_size}: change one of them"
             )
-        if self.d_model % 2:
-            raise ValueError(f"d_model={self.d_model} is odd: sinusoids come in pairs, so make it even")
-        if self.sinusoid_layout == "tensor2tensor" and self.d_model < 4:
-            raise ValueError(f"d_model={self.d_model}: sinusoid_layout='tensor2tensor' needs at least 4")
         if self.position_offset < 0:
             raise ValueError(f"position_offset={self.position_offset}: must be at least 0")
         if self.tied_embeddings in ("all", "source_target") and self.decoder_vocab_size != self.vocab_size:

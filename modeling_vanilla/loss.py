@@ -10,12 +10,43 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+LOSS_SETTINGS = {"label_smoothing", "num_items_in_batch", "return_logits"}
+
 
 class LossOutput(NamedTuple):
     """Scalars: `loss` (smoothed, differentiable) and `nll` (plain, detached), both in nats a token, float32."""
 
     loss: torch.Tensor
     nll: torch.Tensor
+
+
+def project_and_score(
+    head: nn.Module,
+    hidden_states: torch.Tensor,
+    labels: torch.Tensor | None,
+    training: bool,
+    label_smoothing: float = 0.0,
+    num_items_in_batch: int | torch.Tensor | None = None,
+    return_logits: bool | None = None,
+) -> dict[str, torch.Tensor | None]:
+    """
+    A language model's last step: `logits` `(..., V)` of `hidden_states` `(..., D)`, and `loss` and `nll` of labels, as
+    `smoothed_cross_entropy` gives them. Unless `return_logits` says otherwise, training with labels keeps no logits.
+    """
+    # An adapter in the place of the projection, or a hook on it, must be called: then it is.
+    hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks, head._backward_pre_hooks)
+    is_plain = type(head) is nn.Linear and not any(hooks) and "forward" not in vars(head)
+    logits = None
+    if labels is None or return_logits or (return_logits is None and not training) or not is_plain:
+        logits = head(hidden_states)  # (..., V)
+    if labels is None:
+        return {"loss": None, "nll": None, "logits": logits}
+    settings = {"label_smoothing": label_smoothing, "num_items_in_batch": num_items_in_batch}
+    if logits is None:
+        scored = projected_cross_entropy(hidden_states, head.weight, labels, head.bias, **settings)
+    else:
+        scored = smoothed_cross_entropy(logits, labels, **settings)
+    return {**scored._asdict(), "logits": logits}
 
 
 def smoothed_cross_entropy(
@@ -87,32 +118,10 @@ def projected_cross_entropy(
         *tensors,
         labels[keep],  # (N)
         label_smoothing,
-        chunk_size or _chunk_size(weight),
+        chunk_size or tokens_per_chunk(weight),
         dtype,
     )
     return LossOutput(loss / denominator, nll / denominator)
-
-
-@torch.no_grad()
-def token_log_probs(
-    hidden_states: torch.Tensor,
-    weight: torch.Tensor,
-    labels: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    ignore_index: int = -100,
-) -> torch.Tensor:
-    """log p(label) of every position, of the labels' shape, float32; 0 where a label is `ignore_index`."""
-    keep = labels != ignore_index
-    h, y = hidden_states[keep], labels[keep]  # (N, D), (N)
-    log_probs = torch.zeros(labels.shape, dtype=torch.float32, device=labels.device)
-    chunks = zip(h.split(_chunk_size(weight)), y.split(_chunk_size(weight)), strict=True)
-    log_probs[keep] = torch.cat(
-        [
-            -nn.functional.cross_entropy(nn.functional.linear(h, weight, bias).float(), y, reduction="none")
-            for h, y in chunks
-        ]
-    )
-    return log_probs
 
 
 def _denominator(keep: torch.Tensor, num_items_in_batch: int | torch.Tensor | None) -> torch.Tensor:
@@ -122,7 +131,7 @@ def _denominator(keep: torch.Tensor, num_items_in_batch: int | torch.Tensor | No
     return torch.as_tensor(num_items_in_batch, device=keep.device).clamp(min=1)
 
 
-def _chunk_size(weight: torch.Tensor) -> int:
+def tokens_per_chunk(weight: torch.Tensor) -> int:
     # 2^21 logits are 8 MB in float32, around what a core keeps close; a GPU wants larger products.
     return max(64, (2**21 if weight.device.type == "cpu" else 2**27) // len(weight))
 
@@ -181,4 +190,4 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return (*gradients, None, None, None, None)
 
 
-__all__ = ["LossOutput", "projected_cross_entropy", "smoothed_cross_entropy", "token_log_probs"]
+__all__ = ["LOSS_SETTINGS", "LossOutput", "project_and_score", "projected_cross_entropy", "smoothed_cross_entropy"]

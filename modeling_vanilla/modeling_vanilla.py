@@ -5,6 +5,7 @@ The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), from layer
 Shapes: `B` sentences, `S` source and `T` target positions, `D` d_model, `H` heads, `V` vocabulary.
 """
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,17 +26,19 @@ from transformers.modeling_outputs import (
     Seq2SeqModelOutput,
 )
 from transformers.modeling_utils import PreTrainedModel
-from transformers.utils import can_return_tuple
+from transformers.utils import can_return_tuple, logging
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention import VanillaAttention
+from .attention import VanillaAttention, all_true, check_backend, queries_with_keys
 from .configuration_vanilla import VanillaConfig
 from .dropout import Dropout
-from .loss import projected_cross_entropy, smoothed_cross_entropy
-from .positions import SinusoidalPositions
+from .loss import LOSS_SETTINGS, project_and_score
+from .positions import LearnedPositions, SinusoidalPositions, alibi_bias, count_tokens
 
+logger = logging.get_logger(__name__)
+Settings = dict[str, Any] | None  # what one attention is told of masks and positions, the same in every layer
 accept_old_cache_name = deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
 
 
@@ -80,48 +83,43 @@ class VanillaEncoderLayer(GradientCheckpointingLayer):
         """Section 3.3, equation 2: max(0, x W_1 + b_1) W_2 + b_2."""
         return self.fc2(self.activation_dropout(self.activation_fn(self.fc1(x))))
 
-    def forward(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
-    ) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor, to_self: Settings = None, **kwargs: Any) -> torch.Tensor:
         """Maps `(B, S, D)` to `(B, S, D)`."""
-        x = self.residual(
-            hidden_states,
-            self.self_attn_layer_norm,
-            lambda x: self.self_attn(x, attention_mask=attention_mask, **kwargs)[0],
-        )
+        x = self.residual(hidden_states, self.self_attn_layer_norm, lambda x: self.self_attn(x, **(to_self or {}), **kwargs)[0])
         return self.residual(x, self.final_layer_norm, self.feed_forward)
 
 
 class VanillaDecoderLayer(VanillaEncoderLayer):
-    """Section 3.1: as the encoder's, with attention over the encoder's output between the two sub-layers."""
+    """Section 3.1: as the encoder's, with attention over the encoder's output (if there is one) in between."""
 
     side = "decoder"
 
     def __init__(self, config: VanillaConfig, layer_idx: int):
         super().__init__(config, layer_idx)
-        self.encoder_attn = self.attention(config, layer_idx, is_causal=False)
-        self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.has_encoder = config.is_encoder_decoder
+        if self.has_encoder:
+            self.encoder_attn = self.attention(config, layer_idx, is_causal=False)
+            self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def forward(
         self,
         hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
+        to_self: Settings = None,
         encoder_hidden_states: torch.Tensor | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
+        to_encoder: Settings = None,
         cache: Cache | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
         """Maps `(B, T, D)` to `(B, T, D)`, given the encoder's output `(B, S, D)`."""
         x = self.residual(
-            hidden_states,
-            self.self_attn_layer_norm,
-            lambda x: self.self_attn(x, attention_mask=attention_mask, cache=cache, **kwargs)[0],
+            hidden_states, self.self_attn_layer_norm, lambda x: self.self_attn(x, cache=cache, **(to_self or {}), **kwargs)[0]
         )
-        x = self.residual(
-            x,
-            self.encoder_attn_layer_norm,
-            lambda x: self.encoder_attn(x, encoder_hidden_states, encoder_attention_mask, cache, **kwargs)[0],
-        )
+        if self.has_encoder:
+            x = self.residual(
+                x,
+                self.encoder_attn_layer_norm,
+                lambda x: self.encoder_attn(x, encoder_hidden_states, cache=cache, **(to_encoder or {}), **kwargs)[0],
+            )
         return self.residual(x, self.final_layer_norm, self.feed_forward)
 
 
@@ -137,6 +135,12 @@ class VanillaPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
+
+    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
+        """What the library asks whenever a backend is chosen."""
+        backend = super().get_correct_attn_implementation(requested_attention, is_init_check)
+        check_backend(backend, self.config)
+        return backend
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -163,13 +167,11 @@ class VanillaPreTrainedModel(PreTrainedModel):
     ) -> nn.Embedding:
         """Where source and target have one vocabulary, all matrices follow; where they have two, the source's alone."""
         model, config = self.base_model, self.config
-        if not hasattr(model, "decoder"):
-            return super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         if config.decoder_vocab_size != config.vocab_size:
             source = model.encoder.embed_tokens
             return self._get_resized_embeddings(source, new_num_tokens, pad_to_multiple_of, mean_resizing)
         resized = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        target = model.decoder.embed_tokens
+        target = model.decoder.embed_tokens if hasattr(model, "decoder") else resized
         if len(target.weight) != len(resized.weight):
             model.decoder.embed_tokens = self._get_resized_embeddings(
                 target, len(resized.weight), mean_resizing=mean_resizing
@@ -183,15 +185,20 @@ class VanillaStack(VanillaPreTrainedModel):
 
     def __init__(self, config: VanillaConfig, vocab_size: int, layers: list[VanillaEncoderLayer]):
         super().__init__(config)
-        self.embed_tokens = nn.Embedding(vocab_size, config.d_model, config.pad_token_id)
-        self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
-        self.embed_positions = SinusoidalPositions(
-            config.max_position_embeddings, config.d_model, config.sinusoid_layout, config.position_offset
-        )
+        D, P = config.d_model, config.max_position_embeddings
+        self.embed_tokens = nn.Embedding(vocab_size, D, config.pad_token_id)
+        self.embed_scale = math.sqrt(D) if config.scale_embedding else 1.0
+        if config.position_encoding == "sinusoidal":
+            self.embed_positions = SinusoidalPositions(P, D, config.sinusoid_layout, config.position_offset)
+        elif config.position_encoding == "learned":
+            self.embed_positions = LearnedPositions(P, D, config.position_offset)
+        elif config.position_encoding == "rotary":
+            self.embed_positions = SinusoidalPositions(P, layers[0].self_attn.d_k, config.sinusoid_layout)
+        else:  # ALiBi has no table
+            self.embed_positions = None
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(layers)
-        pre_norm = config.norm_position == "pre"
-        self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if pre_norm else nn.Identity()
+        self.layer_norm = nn.LayerNorm(D, eps=config.layer_norm_eps) if layers[0].pre_norm else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -201,10 +208,32 @@ class VanillaStack(VanillaPreTrainedModel):
             raise ValueError(f"{type(self).__name__}: give exactly one of input_ids and inputs_embeds")
         return self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
 
-    def add_positions(self, embeds: torch.Tensor, start: int | torch.Tensor = 0) -> torch.Tensor:
-        """Dropout(embeds · sqrt(D) + PE), `(B, L, D)`; summed in float32 where the table is, then cast back."""
-        positions = self.embed_positions(start, embeds.shape[1])  # (L, D)
-        return self.dropout((embeds * self.embed_scale + positions).to(embeds.dtype))
+    def add_positions(
+        self, embeds: torch.Tensor, start: int | torch.Tensor, num_keys: int, position_ids: torch.Tensor | None
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Dropout(embeds · sqrt(D) + PE), `(B, L, D)`, summed in the table's float32; or what to tell self attention."""
+        x, L = embeds * self.embed_scale, embeds.shape[1]
+        to_self: dict[str, Any] = {}
+        if self.embed_positions is None:
+            positions = start + torch.arange(L, device=embeds.device)
+            bias = alibi_bias(self.layers[0].self_attn.num_heads, positions, num_keys)
+            to_self["position_bias"] = bias.expand(len(embeds), -1, -1, -1)  # flex_attention looks up every sentence
+        elif self.config.position_encoding == "rotary":
+            to_self["rotation"] = self.embed_positions(start, L, position_ids)
+        else:
+            x = x + self.embed_positions(start, L, position_ids)  # (L, D) or (B, L, D)
+        return self.dropout(x.to(embeds.dtype)), to_self
+
+    def mask_settings(self, kwargs: dict[str, Any]) -> VanillaConfig:
+        """The config that masks are made for; eager's (and `kwargs` tell the layers) for a call that wants weights."""
+        backend = self.config._attn_implementation
+        if backend == "eager" or not (kwargs.get("output_attentions") or kwargs.get("output_cross_attentions")):
+            return self.config
+        logger.warning_once(f"{backend} gives no attention weights: calls with output_attentions=True run on eager")
+        kwargs["attn_implementation"] = "eager"
+        config = copy.copy(self.config)
+        config._attn_implementation = "eager"
+        return config
 
 
 class VanillaEncoder(VanillaStack):
@@ -224,22 +253,28 @@ class VanillaEncoder(VanillaStack):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """
         Args:
             input_ids: `(B, S)`.
-            attention_mask: `(B, S)`, 1 where there is a token and 0 where there is padding.
+            attention_mask: `(B, S)`, 1 where there is a token and 0 where there is padding, on either side.
             inputs_embeds: `(B, S, D)` in the place of `input_ids`, not yet scaled.
+            position_ids: `(B, S)`; by default the mask's tokens are counted.
 
         Returns:
             `last_hidden_state` `(B, S, D)`.
         """
         embeds = self.embed(input_ids, inputs_embeds)
-        mask = create_bidirectional_mask(self.config, embeds, attention_mask)
-        hidden_states = self.add_positions(embeds)  # (B, S, D)
+        S = embeds.shape[1]
+        if position_ids is None and attention_mask is not None and attention_mask.ndim == 2:
+            position_ids = (count_tokens(attention_mask, 0, S) - 1).clamp(min=0)
+        hidden_states, to_self = self.add_positions(embeds, 0, S, position_ids)  # (B, S, D)
+        to_self["attention_mask"] = create_bidirectional_mask(self.mask_settings(kwargs), embeds, attention_mask)
+        to_self["has_keys"] = queries_with_keys(attention_mask)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, mask, **kwargs)
+            hidden_states = layer(hidden_states, to_self, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
@@ -271,6 +306,7 @@ class VanillaDecoder(VanillaStack):
         cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        position_ids: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """
@@ -281,33 +317,40 @@ class VanillaDecoder(VanillaStack):
             encoder_attention_mask: `(B, S)`, 1 where there is a token.
             cache: keys and values of earlier calls; made here when `use_cache` asks for one.
             inputs_embeds: `(B, T, D)` in the place of `input_ids`, not yet scaled.
+            position_ids: `(B, T)`; by default the mask's tokens are counted, or all.
 
         Returns:
             `last_hidden_state` `(B, T, D)` and `cache`.
         """
         embeds = self.embed(input_ids, inputs_embeds)
+        T = embeds.shape[1]
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
-        if cache is not None and not isinstance(cache, EncoderDecoderCache):  # cross attention needs one of its own
-            cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
-        start = cache.get_seq_length() if cache is not None else 0
-        self_cache = cache.self_attention_cache if cache is not None else None
-        if self_cache is not None and isinstance(start, torch.Tensor):
+        self_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+        if self.config.is_encoder_decoder and cache is self_cache and cache is not None:
+            cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))  # cross attention needs its own
+        start, num_keys = 0, T
+        if self_cache is not None:
+            start, num_keys = self_cache.get_seq_length(), self_cache.get_mask_sizes(T, 0)[0]
+        if isinstance(start, torch.Tensor) and self.embed_positions is not None:
             self.embed_positions.reach(self_cache.get_max_length())
-        causal_mask = create_causal_mask(self.config, embeds, attention_mask, self_cache)
-        cross_mask = create_bidirectional_mask(
-            self.config, embeds, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
-        )
-        hidden_states = self.add_positions(embeds, start)  # (B, T, D)
+
+        has_keys = queries_with_keys(attention_mask)
+        if attention_mask is not None and attention_mask.ndim == 2:
+            counts = count_tokens(attention_mask, start, T)  # (B, T)
+            position_ids = (counts - 1).clamp(min=0) if position_ids is None else position_ids
+            has_keys = None if all_true(counts > 0) else counts > 0
+        hidden_states, to_self = self.add_positions(embeds, start, num_keys, position_ids)  # (B, T, D)
+        config = self.mask_settings(kwargs)
+        to_self["attention_mask"] = create_causal_mask(config, embeds, attention_mask, self_cache)
+        to_self["has_keys"] = has_keys
+        to_encoder = None
+        if self.config.is_encoder_decoder:
+            mask = create_bidirectional_mask(config, embeds, encoder_attention_mask, encoder_hidden_states)
+            to_encoder = {"attention_mask": mask, "has_keys": queries_with_keys(encoder_attention_mask)}
         for layer in self.layers:
             hidden_states = layer(
-                hidden_states,
-                causal_mask,
-                encoder_hidden_states,
-                cross_mask,
-                cache=cache,
-                use_cache=use_cache,
-                **kwargs,
+                hidden_states, to_self, encoder_hidden_states, to_encoder, cache=cache, use_cache=use_cache, **kwargs
             )
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.layer_norm(hidden_states), cache=cache)
 
@@ -316,6 +359,8 @@ class VanillaModel(VanillaPreTrainedModel):
     """Encoder and decoder, without the output projection (figure 1)."""
 
     def __init__(self, config: VanillaConfig):
+        if not config.is_encoder_decoder:
+            raise ValueError("is_encoder_decoder=False: an encoder or decoder alone; load it as what it was saved as")
         super().__init__(config)
         self.encoder = VanillaEncoder(config)
         self.decoder = VanillaDecoder(config)
@@ -346,6 +391,7 @@ class VanillaModel(VanillaPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Seq2SeqModelOutput:
         """
@@ -353,7 +399,7 @@ class VanillaModel(VanillaPreTrainedModel):
             input_ids, inputs_embeds: the source, `(B, S)` or `(B, S, D)`.
             attention_mask: `(B, S)`, 1 where the source has a token.
             decoder_input_ids, decoder_inputs_embeds: the target so far, `(B, T)` or `(B, T, D)`.
-            decoder_attention_mask: `(B, T)`; needed only for padding on the left.
+            decoder_attention_mask, decoder_position_ids: `(B, T)`; needed only for padding on the left.
             encoder_outputs: what the encoder gave earlier, or a tuple of it; the source is then not read again.
             cache, use_cache: the decoder's.
 
@@ -361,7 +407,7 @@ class VanillaModel(VanillaPreTrainedModel):
             `last_hidden_state` `(B, T, D)`, and the encoder's and decoder's other outputs.
         """
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
+            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
         elif isinstance(encoder_outputs, tuple | list):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
         decoder_outputs = self.decoder(
@@ -372,6 +418,8 @@ class VanillaModel(VanillaPreTrainedModel):
             cache=cache,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            position_ids=decoder_position_ids,
+            return_dict=True,
             **kwargs,
         )
         return Seq2SeqModelOutput(
@@ -394,18 +442,7 @@ class VanillaSeq2SeqLMOutput(Seq2SeqLMOutput):
 
 
 class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
-    """
-    Text in, text out: the model with its output projection, its loss and `generate()`.
-
-    ```python
-    >>> from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
-    >>> model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=100, d_model=16))
-    >>> ids = torch.tensor([[5, 6, 7, 2]])
-    >>> model(input_ids=ids, labels=ids, label_smoothing=0.1).loss.shape
-    torch.Size([])
-
-    ```
-    """
+    """Text in, text out: the model with its output projection, its loss and `generate()`."""
 
     def __init__(self, config: VanillaConfig):
         super().__init__(config)
@@ -423,15 +460,18 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
         }[config.tied_embeddings]
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.model.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.model.set_input_embeddings(value)
-
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """What `DataCollatorForSeq2Seq` calls: labels `(B, T)`, with -100 as padding, to decoder inputs `(B, T)`."""
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+
+    def prepare_inputs_for_generation(
+        self, *args: Any, decoder_attention_mask: Any = None, decoder_position_ids: Any = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """The library's; but positions are counted before it makes a static cache's mask, which can't be counted."""
+        if decoder_position_ids is None and decoder_attention_mask is not None and decoder_attention_mask.ndim == 2:
+            decoder_position_ids = (decoder_attention_mask.long().cumsum(-1) - 1).clamp(min=0)
+        masks = {"decoder_attention_mask": decoder_attention_mask, "decoder_position_ids": decoder_position_ids}
+        return super().prepare_inputs_for_generation(*args, **masks, **kwargs)
 
     @can_return_tuple
     @accept_old_cache_name
@@ -443,8 +483,6 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
@@ -463,52 +501,15 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
             other outputs.
         """
         # By keyword only: Trainer takes every argument with "label" in its name for a column of the data.
-        label_smoothing = kwargs.pop("label_smoothing", 0.0)
-        num_items_in_batch = kwargs.pop("num_items_in_batch", None)
-        return_logits = kwargs.pop("return_logits", None)
+        settings = {name: kwargs.pop(name) for name in LOSS_SETTINGS & kwargs.keys()}
         if labels is not None:
             use_cache = bool(use_cache)
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
+            if decoder_input_ids is None and kwargs.get("decoder_inputs_embeds") is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        outputs: Seq2SeqModelOutput = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            cache=cache,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
-        # An adapter in the place of the projection, or a hook on it, must be called: then it is.
-        head = self.lm_head
-        hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks, head._backward_pre_hooks)
-        plain_head = type(head) is nn.Linear and not any(hooks) and "forward" not in vars(head)
-        logits = loss = nll = None
-        if labels is None or return_logits or (return_logits is None and not self.training) or not plain_head:
-            logits = head(outputs.last_hidden_state)  # (B, T, V)
-        if labels is not None:
-            settings = {"label_smoothing": label_smoothing, "num_items_in_batch": num_items_in_batch}
-            if logits is not None:
-                loss, nll = smoothed_cross_entropy(logits, labels, **settings)
-            else:
-                loss, nll = projected_cross_entropy(
-                    outputs.last_hidden_state, head.weight, labels, head.bias, **settings
-                )
-        return VanillaSeq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            cache=outputs.cache,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-            nll=nll,
-        )
+        inputs = (input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs, cache)
+        outputs = dict(self.model(*inputs, use_cache=use_cache, return_dict=True, **kwargs))
+        scored = project_and_score(self.lm_head, outputs.pop("last_hidden_state"), labels, self.training, **settings)
+        return VanillaSeq2SeqLMOutput(**scored, **outputs)
 
 
 __all__ = [

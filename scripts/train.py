@@ -13,6 +13,18 @@ The same command again goes on with an unfinished run.
 """
 
 
+AUTO = """import modeling_vanilla; from transformers import {model}, AutoTokenizer
+model, tokenizer = (c.from_pretrained("{{folder}}") for c in ({model}, AutoTokenizer))"""
+PIPELINE = """import modeling_vanilla; from transformers import pipeline
+classify = pipeline("{task}", "{{folder}}")"""
+LOADING = {
+    "translation": AUTO.format(model="AutoModelForSeq2SeqLM"),
+    "language_modeling": AUTO.format(model="AutoModelForCausalLM"),
+    "text_classification": PIPELINE.format(task="text-classification"),
+    "image_classification": PIPELINE.format(task="image-classification"),
+}
+
+
 def main(argv: Sequence[str]) -> int:
     from modeling_vanilla.training.recipe import load_recipe, make_parser, shipped_names
 
@@ -45,15 +57,15 @@ def summary(result) -> str:
 
     fields = ("name", "value", "interval", "signature")
     lines = [f"{r['dataset']}: {Score(**{field: r[field] for field in fields})}" for r in result.results]
+    said = "translation" if result.task == "translation" else "model      "
     for sample in result.samples:
-        lines += ["", f"  source       {sample['source']}", f"  translation  {sample['translation']}"]
+        lines += ["", f"  source       {sample['source']}", f"  {said}  {sample['translation']}"]
         lines += [f"  reference    {sample['target']}"]
     lines += [
         "",
         f"The model is in {result.folder}. To load it:",
         "",
-        "  import modeling_vanilla; from transformers import AutoModelForSeq2SeqLM, AutoTokenizer",
-        f'  model, tokenizer = (c.from_pretrained("{result.folder}") for c in (AutoModelForSeq2SeqLM, AutoTokenizer))',
+        *(f"  {line}" for line in LOADING[result.task].format(folder=result.folder).splitlines()),
     ]
     return "\n".join(lines)
 

@@ -63,6 +63,11 @@ EVERYTHING_ELSE = {
     "eos_token_id": [5, 6],
     "decoder_start_token_id": 7,
     "use_cache": False,
+    "is_encoder_decoder": False,
+    "position_encoding": "alibi",
+    "image_size": 28,
+    "patch_size": 7,
+    "num_channels": 1,
 }
 
 # Arguments, and what the message must name: the value, the limit, and the remedy where it is not the limit itself.
@@ -82,6 +87,9 @@ REFUSED = [
             "encoder_ffn_dim",
             "decoder_ffn_dim",
             "max_position_embeddings",
+            "image_size",
+            "patch_size",
+            "num_channels",
         )
         for value in (0, -3)
     ),
@@ -96,9 +104,10 @@ REFUSED = [
     ({"encoder_attention_heads": 7, "d_k": 64}, ["d_model=512", "encoder_attention_heads=7", "give d_k and d_v"]),
     ({"encoder_attention_heads": 7, "d_v": 64}, ["d_model=512", "encoder_attention_heads=7", "give d_k and d_v"]),
     ({"activation_function": "rellu"}, ["activation_function='rellu'", "relu", "gelu"]),
-    ({"position_encoding": "learned"}, ["position_encoding='learned'", "use 'sinusoidal'"]),
-    ({"position_encoding": "rotary"}, ["position_encoding='rotary'", "use 'sinusoidal'"]),
-    ({"position_encoding": "alibi"}, ["position_encoding='alibi'", "use 'sinusoidal'"]),
+    ({"position_encoding": "rotary", "d_k": 33, "d_v": 64}, ["d_k=33", "odd", "make it even"]),
+    ({"position_encoding": "rotary", "d_model": 24, "decoder_attention_heads": 8}, ["d_k=3", "odd", "make it even"]),
+    ({"position_encoding": "rotary", "d_k": 2, "d_v": 2, "sinusoid_layout": "tensor2tensor"}, ["d_k=2", "at least 4"]),
+    ({"image_size": 30, "patch_size": 4}, ["image_size=30", "patch_size=4", "change one of them"]),
     ({"d_model": 513, "d_k": 64, "d_v": 64}, ["d_model=513", "odd", "make it even"]),
     ({"d_model": 2, "d_k": 1, "d_v": 1, "sinusoid_layout": "tensor2tensor"}, ["d_model=2", "at least 4"]),
     ({"position_offset": -1}, ["position_offset=-1", "at least 0"]),
@@ -161,10 +170,7 @@ def test_a_saved_config_loads_as_it_was(settings, tmp_path):
 
 
 def test_the_round_trip_covers_every_field():
-    assert {name for name in VanillaConfig.__annotations__ if name != "position_encoding"} == {
-        *EVERYTHING_ELSE,
-        "is_encoder_decoder",
-    }
+    assert set(VanillaConfig.__annotations__) == set(EVERYTHING_ELSE)
 
 
 def test_autoconfig_knows_the_saved_file(tmp_path):

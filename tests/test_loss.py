@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers.trainer_pt_utils import LabelSmoother
 
-from modeling_vanilla.loss import projected_cross_entropy, smoothed_cross_entropy, token_log_probs
+from modeling_vanilla.decoding.scoring import token_log_probs
+from modeling_vanilla.loss import projected_cross_entropy, smoothed_cross_entropy
 
 CHUNKS = [1, 3, 7, 10**9, None]
 SMOOTHINGS = [0.0, 0.1, 1.0]

@@ -151,7 +151,7 @@ def test_an_encoder_layer_is_torchs(tiny_config, norm_position, activation):
     reference.load_state_dict(torchs_layer(layer.state_dict()))
     keep = sentences([5, 3])[1].bool()
     x, y = (torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(1)).requires_grad_() for _ in range(2))
-    output = layer(x, additive(keep[:, None, None]))
+    output = layer(x, {"attention_mask": additive(keep[:, None, None])})
     expected = reference(y, src_key_padding_mask=~keep)
     torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
     upstream = torch.randn(2, 5, 16) / 10
@@ -170,7 +170,9 @@ def test_a_decoder_layer_is_torchs(tiny_config, norm_position):
     keep, future = sentences([5, 3])[1].bool(), torch.ones(4, 4).triu(1).bool()
     inputs = torch.randn(2, 4, 16), torch.randn(2, 5, 16)
     (x, memory), (y, memory_y) = ([tensor.clone().requires_grad_() for tensor in inputs] for _ in range(2))
-    output = layer(x, additive(~future[None, None]), memory, additive(keep[:, None, None]))
+    output = layer(
+        x, {"attention_mask": additive(~future[None, None])}, memory, {"attention_mask": additive(keep[:, None, None])}
+    )
     expected = reference(y, memory_y, tgt_mask=future, memory_key_padding_mask=~keep)
     torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
     upstream = torch.randn(2, 4, 16) / 10
@@ -240,7 +242,7 @@ def test_half_precision_adds_positions_in_float32(tiny_model, side):
     stack = getattr(tiny_model(max_position_embeddings=300).bfloat16().model, side)
     embeds = torch.randn(2, 300, 16).bfloat16()
     expected = (embeds.float() * 4 + positions(300, 16)).bfloat16()
-    assert torch.equal(stack.add_positions(embeds), expected)
+    assert torch.equal(stack.add_positions(embeds, 0, 300, None)[0], expected)
 
 
 # --- dropout ---
@@ -277,7 +279,7 @@ def test_dropping_every_sub_layers_output_leaves_the_post_norm_norms(tiny_config
 def test_embeddings_and_positions_are_dropped_together(tiny_model, side):
     stack = getattr(tiny_model().model, side)
     stack.dropout = DropEverything()
-    assert (stack.add_positions(torch.randn(2, 4, 16)) == 0).all()
+    assert (stack.add_positions(torch.randn(2, 4, 16), 0, 4, None)[0] == 0).all()
 
 
 def test_activation_dropout_is_between_the_two_linear_maps(tiny_config):
@@ -794,7 +796,7 @@ def test_attentions_and_hidden_states_have_their_shapes(tiny_model, norm_positio
     assert (output.decoder_attentions[0].triu(1) == 0).all()
     assert torch.equal(output.encoder_hidden_states[-1], output.encoder_last_hidden_state)
     assert torch.equal(model.lm_head(output.decoder_hidden_states[-1]), output.logits)
-    first = model.model.encoder.add_positions(model.model.encoder.embed_tokens(source))
+    first, _ = model.model.encoder.add_positions(model.model.encoder.embed_tokens(source), 0, S, None)
     assert torch.equal(output.encoder_hidden_states[0], first)
 
 

@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+TASKS = ("translation", "language_modeling", "text_classification", "image_classification")
+
 
 @dataclass
 class DataArguments:
@@ -17,6 +19,14 @@ class DataArguments:
         256
     """
 
+    task: str = field(
+        default="translation",
+        metadata={
+            "help": "What is learnt: translation; language_modeling (target_lang or target_column says of what text); "
+            "text_classification (source_column and target_column: by default text and label); image_classification.",
+            "choices": TASKS,
+        },
+    )
     data_dir: str | None = field(
         default=None,
         metadata={
@@ -26,7 +36,10 @@ class DataArguments:
     )
     dataset_name: str | None = field(
         default=None,
-        metadata={"help": 'A data set\'s id on the Hub, or "builtin" for the Chinese-English grammar of this package.'},
+        metadata={
+            "help": 'A data set\'s id on the Hub, or "builtin" for the Chinese-English grammar of this package, '
+            '"digits" for scikit-learn\'s images.'
+        },
     )
     dataset_config_name: str | None = field(default=None, metadata={"help": "The Hub data set's configuration."})
     source_lang: str | None = field(
@@ -86,6 +99,10 @@ class DataArguments:
     )
 
     def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise ValueError(f"task={self.task!r}: must be one of {', '.join(TASKS)}")
+        if self.task == "language_modeling":  # both sides of its pairs are one text
+            self.source_lang, self.source_column = self.target_lang, self.target_column
         limits = {
             "max_length": 2,  # one token and </s>
             "max_length_ratio": 1,

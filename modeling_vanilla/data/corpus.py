@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, DatasetDict, Features, Translation, load_dataset, load_from_disk
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Translation, load_dataset, load_from_disk
 
 from modeling_vanilla.data.arguments import DataArguments
 from modeling_vanilla.data.arrow_files import kept_batches, write_arrow
@@ -39,13 +39,21 @@ class PairTexts:
         pairs: A data set with the string columns "source" and "target".
     """
 
+    columns = COLUMNS
+
     def __init__(self, pairs: Dataset) -> None:
         self.pairs = pairs
 
     def __iter__(self) -> Iterator[str]:
         for batch in self.pairs.iter(PAIRS_PER_BATCH):
-            for column in COLUMNS:
+            for column in self.columns:
                 yield from filter(_is_text, batch[column])
+
+
+class SourceTexts(PairTexts):
+    """The sources alone, where the other side is a label or the same text."""
+
+    columns = COLUMNS[:1]
 
 
 def load_corpus(args: DataArguments) -> DatasetDict:
@@ -136,7 +144,7 @@ def _read_files(files: SplitFiles, split: str, args: DataArguments) -> Dataset:
         pairs = read_tsv(files.paths[0], strict=strict)
     else:
         pairs = RECORD_READERS[files.format](files.paths[0], args, strict=strict)
-        choice = (args.source_column, args.target_column, args.source_lang, args.target_lang)
+        choice = (args.task, args.source_column, args.target_column, args.source_lang, args.target_lang)
     return _cached(_batches(pairs), _digest(files.format, strict, choice, file_digest(*files.paths)), args)
 
 
@@ -228,7 +236,13 @@ def _as_pairs(table: Dataset, where: str, split: str, args: DataArguments) -> Da
     source, target = choose_columns(table.column_names, keys, args, where)
     if len(source) > 1:
         table = table.flatten()
+    if args.task == "language_modeling":
+        table = table.select_columns([".".join(source)]).rename_column(".".join(source), "source")
+        table = table.add_column("target", table["source"])
+        source, target = ("source",), ("target",)
     names = {".".join(source): "source", ".".join(target): "target"}
+    if args.task == "text_classification":
+        table = _labels_as_text(table, ".".join(target))
     for name in names:
         kind = getattr(table.features[name], "dtype", None)
         if kind not in ("string", "large_string"):
@@ -240,6 +254,15 @@ def _as_pairs(table: Dataset, where: str, split: str, args: DataArguments) -> Da
     if split != "train":  # where a missing side is dropped as empty
         _check_nothing_missing(pairs, where)
     return pairs
+
+
+def _labels_as_text(table: Dataset, column: str) -> Dataset:
+    feature = table.features[column]
+    if getattr(feature, "dtype", "").startswith("int"):
+        names = feature.names if isinstance(feature, ClassLabel) else None
+        texts = [label if label is None else names[label] if names else str(label) for label in table[column]]
+        table = table.remove_columns(column).add_column(column, texts)
+    return table
 
 
 def _check_nothing_missing(pairs: Dataset, where: str) -> None:

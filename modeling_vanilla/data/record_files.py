@@ -20,6 +20,10 @@ from modeling_vanilla.data.text_files import open_binary, read_lines
 
 ColumnPath = tuple[str, ...]  # ("source",), or ("translation", "en")
 ROWS_PER_BATCH = 10_000
+USUAL_COLUMNS = {  # of tasks other than translation, whose columns may also have languages' names
+    "text_classification": (("text", "sentence", "source"), ("label", "labels", "target")),
+    "language_modeling": (("text", "target", "source"), ("text", "target", "source")),
+}
 
 
 def choose_columns(
@@ -38,6 +42,13 @@ def choose_columns(
         ValueError: There is no such column or language, or both sides are the same.
     """
     names = list(names)
+    if args.task in USUAL_COLUMNS:
+        sources, targets = USUAL_COLUMNS[args.task]
+        source: ColumnPath = _column(names, args.source_column, sources, "source_column", where)
+        target: ColumnPath = _column(names, args.target_column, targets, "target_column", where)
+        if source == target and args.task == "text_classification":
+            raise ValueError(f"{where}: text and label are both column {'.'.join(source)!r}: give two columns")
+        return source, target
     if translation_keys is not None and args.source_column is None and args.target_column is None:
         languages = sorted(translation_keys)
         for option in ("source_lang", "target_lang"):
@@ -49,8 +60,8 @@ def choose_columns(
                     f'{where}: no {option} {language!r}: "translation" has {", ".join(languages)}'
                     f"{nearest(language, languages)}"
                 )
-        source: ColumnPath = ("translation", str(args.source_lang))
-        target: ColumnPath = ("translation", str(args.target_lang))
+        source = ("translation", str(args.source_lang))
+        target = ("translation", str(args.target_lang))
     else:
         source = _column(names, args.source_column, ("source", "src", args.source_lang), "source_column", where)
         target = _column(names, args.target_column, ("target", "tgt", args.target_lang), "target_column", where)
@@ -75,8 +86,13 @@ def _column(names: list[str], asked: str | None, usual: Iterable[str | None], op
     )
 
 
-def check_value(value: Any, column: ColumnPath, strict: bool, where: str) -> str:
-    """A cell's text. A missing one is an empty text in training data, which is dropped there, and else an error."""
+def check_value(value: Any, column: ColumnPath, strict: bool, where: str, numbers: bool = False) -> str:
+    """
+    A cell's text. A missing one is an empty text in training data, which is dropped there, and else an error; a whole
+    number is its digits where `numbers` allows it (as a label), and else an error.
+    """
+    if numbers and isinstance(value, int):
+        return str(value)
     if isinstance(value, str):
         if value.isascii():
             return value
@@ -100,6 +116,7 @@ def read_json(path: Path, args: DataArguments, *, strict: bool) -> Iterator[tupl
         ValueError: A line isn't a JSON object or lacks a column, or the file can't be read.
     """
     columns: tuple[ColumnPath, ColumnPath] | None = None
+    numbers = args.task == "text_classification"
     for where, record in _json_records(path, strict):
         if not isinstance(record, dict):
             raise ValueError(f'{where}: is a {type(record).__name__}, not an object such as {{"source": ...}}')
@@ -111,7 +128,7 @@ def read_json(path: Path, args: DataArguments, *, strict: bool) -> Iterator[tupl
             value: Any = record
             for key in column:
                 value = value.get(key) if isinstance(value, dict) else None
-            values.append(check_value(value, column, strict, where))
+            values.append(check_value(value, column, strict, where, numbers and column is columns[1]))
         yield values[0], values[1]
 
 
@@ -190,7 +207,7 @@ def read_parquet(path: Path, args: DataArguments, *, strict: bool) -> Iterator[t
                     where = f"{path}, row {number}"
                     yield (
                         check_value(source, columns[0], strict, where),
-                        check_value(target, columns[1], strict, where),
+                        check_value(target, columns[1], strict, where, args.task == "text_classification"),
                     )
         except (pa.ArrowInvalid, OSError) as error:
             raise ValueError(f"{path}: is damaged after row {number:,}: {first_line(error)}") from error

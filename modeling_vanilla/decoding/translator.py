@@ -13,7 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from modeling_vanilla.data.batching import TokenBatchSampler
 from modeling_vanilla.decoding.lengths import MaxLengthPerSource, join_pieces, max_new_tokens, split_text
-from modeling_vanilla.loss import token_log_probs
+from modeling_vanilla.decoding.scoring import token_log_probs
 
 
 @dataclass(frozen=True)

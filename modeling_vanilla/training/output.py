@@ -13,7 +13,18 @@ RECIPE = "recipe.yaml"
 RESULTS = "results.json"
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
 # What a run leaves at the root: what may not be there before it, and what `--overwrite_output_dir` removes.
-OURS = (RECIPE, RESULTS, "README.md", "*config.json", "tokenizer*", "translations", "checkpoint-*", "runs", *WEIGHTS)
+OURS = (
+    RECIPE,
+    RESULTS,
+    "README.md",
+    "*config.json",
+    "tokenizer*",
+    "translations",
+    "predictions",
+    "checkpoint-*",
+    "runs",
+    *WEIGHTS,
+)
 
 
 def last_checkpoint(folder: Path) -> Path | None:

@@ -27,10 +27,13 @@ NOT_SETTABLE = {
     *("is_encoder_decoder", "use_cache", "tie_word_embeddings"),
 }
 # The library's, and ignored by what we put in their place.
-WITHOUT_EFFECT = {
+BATCHES_OF_TOKENS = {
     "per_device_train_batch_size": "batches are counted in tokens, with max_tokens",
     "per_device_eval_batch_size": "batches are counted in tokens, with max_tokens",
     "train_sampling_strategy": "batches are always made of similar lengths, with max_tokens",
+}
+BATCHES_OF_EXAMPLES = {"max_tokens": "batches are counted in examples, with per_device_train_batch_size"}
+WITHOUT_EFFECT = {
     "auto_find_batch_size": "lower max_tokens where memory doesn't suffice",
     "resume_from_checkpoint": "the same command again goes on with an unfinished run",
 }
@@ -222,8 +225,10 @@ def load_recipe(name: str | None, overrides: Sequence[str] = ()) -> Recipe:
 
 def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, Any]:
     asked = {key: getattr(value, "value", value) for key, value in vars(parser.parse_args(words)).items()}
-    for key in asked.keys() & WITHOUT_EFFECT.keys():
-        raise ValueError(f"{key!r} has no effect here: {WITHOUT_EFFECT[key]}")
+    batches = BATCHES_OF_EXAMPLES if str(asked.get("task")).endswith("_classification") else BATCHES_OF_TOKENS
+    without_effect = WITHOUT_EFFECT | batches
+    for key in asked.keys() & without_effect.keys():
+        raise ValueError(f"{key!r} has no effect here: {without_effect[key]}")
     return asked
 
 

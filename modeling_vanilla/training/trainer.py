@@ -10,18 +10,17 @@ from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import Seq2SeqTrainer
-from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, SchedulerType
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from modeling_vanilla.data.batching import PairCollator, TokenBatchSampler, TokenPairs
 from modeling_vanilla.decoding.lengths import max_new_tokens
 from modeling_vanilla.training.arguments import VanillaTrainingArguments
-from modeling_vanilla.training.interruption import CheckpointOnInterrupt
-from modeling_vanilla.training.schedule import inverse_sqrt_schedule, noam_peak
+from modeling_vanilla.training.paper import PaperTrainer
 
 logger = logging.getLogger(__name__)
 
 
-class VanillaTrainer(Seq2SeqTrainer):
+class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
     """
     `Seq2SeqTrainer` with batches as token budgets, the paper's schedule, the model's own smoothed loss, and the plain
     negative log-likelihood (`nll`, nats a token) and its perplexity (`ppl`) in every log beside it.
@@ -43,17 +42,6 @@ class VanillaTrainer(Seq2SeqTrainer):
             data_collator = PairCollator(model.config.pad_token_id)
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
         self.label_smoother = None  # it needs all the logits; the model's loss doesn't
-        self.model.config.use_cache = True  # Trainer turned it off, and would save that
-        if self.args.learning_rate is None:
-            if self.args.warmup_steps < 1 and self.args.max_steps < 0:
-                raise ValueError(
-                    f"warmup_steps={self.args.warmup_steps} is a share of a number of updates that isn't known yet, so "
-                    "the paper's peak rate isn't either: give learning_rate, max_steps, or warmup_steps of at least 1"
-                )
-            warmup_steps = self.args.get_warmup_steps(self.args.max_steps)
-            self.args.learning_rate = noam_peak(self.model.config.d_model, warmup_steps)
-        self.interruption = CheckpointOnInterrupt(self.accelerator)
-        self.add_callback(self.interruption)
         self._nll = torch.zeros((), device=self.args.device)  # summed over updates since the last log ...
         self._nll_since: int | None = None  # ... which was at this step
 
@@ -111,22 +99,6 @@ class VanillaTrainer(Seq2SeqTrainer):
         samples = examples * rest[-1] / updates_per_epoch  # not per_device_train_batch_size times updates
         return epochs, updates_per_epoch, examples, samples, *rest
 
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        tied = self.accelerator.unwrap_model(self.model).all_tied_weights_keys  # saved once, so not missing
-        load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
-        super()._issue_warnings_after_load(load_result)
-
-    # Schedule -----------------------------------------------------------------------------------------------------
-
-    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
-        if self.args.lr_scheduler_type != SchedulerType.INVERSE_SQRT:
-            return super().create_scheduler(num_training_steps, optimizer)
-        if self.lr_scheduler is None:  # type: ignore[has-type]
-            warmup_steps = self.args.get_warmup_steps(num_training_steps)
-            self.lr_scheduler = inverse_sqrt_schedule(optimizer or self.optimizer, warmup_steps)
-            self._created_lr_scheduler = True
-        return self.lr_scheduler
-
     # Loss ---------------------------------------------------------------------------------------------------------
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
@@ -146,16 +118,7 @@ class VanillaTrainer(Seq2SeqTrainer):
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any):
         self._nll, self._nll_since = torch.zeros_like(self._nll), None
-        try:
-            return super()._inner_training_loop(*args, **kwargs)
-        finally:
-            self.interruption.restore()
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        if self.state.global_step >= self.state.max_steps:  # resumed at the end: the library would do one more update
-            self.control.should_training_stop = True
-            return
-        super()._run_epoch(*args, **kwargs)
+        return super()._inner_training_loop(*args, **kwargs)
 
     # Evaluation ---------------------------------------------------------------------------------------------------
 

@@ -244,7 +244,7 @@ def test_a_vocabulary_of_an_impossible_size_is_refused(test_files, tmp_path, cap
         ({"vocab_size": 100_000}, "vocab_size=100,000 is above"),
         ({"encoder_attention_heads": 5}, "encoder_attention_heads=5"),
         ({"model": "huge"}, "huge"),
-        ({"position_encoding": "rotary"}, "position_encoding='rotary' is not available"),
+        ({"position_encoding": "rotary", "d_k": 3}, "d_k=3 is odd"),
         ({"norm_position": "sideways"}, "sideways"),
         ({"max_tokens": 3}, "max_tokens=3"),
         ({"dropout": 1.5}, "dropout=1.5"),

@@ -1,0 +1,110 @@
+"""Images with labels: scikit-learn's digits, a folder of images, or a data set of the Hub's kind."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import ClassLabel, Dataset, DatasetDict, Image, load_dataset, load_from_disk
+
+from modeling_vanilla.data.arguments import DataArguments
+from modeling_vanilla.data.split_files import TEST_NAME, VALIDATION_NAMES
+
+DIGITS = "digits"
+HELD_OUT_SEED = 0
+TEST_FRACTION, VALIDATION_FRACTION = 0.2, 0.1
+
+
+def load_images(args: DataArguments) -> tuple[DatasetDict, list[str]]:
+    """
+    Loads images and their labels.
+
+    Args:
+        args: `dataset_name="digits"` for scikit-learn's 1,797 digits of 8 × 8 pixels, a fifth of them held out as a
+            test set; another `dataset_name` for the Hub's; `data_dir` for a folder with a folder of images for each
+            label (or for each split, with such folders inside), or a `DatasetDict` saved to disk.
+
+    Returns:
+        the splits "train", "validation" and any test sets, with the columns "image" (a PIL image) and "label" (a
+        number), and the labels' names in the order of their numbers. Without a validation split, a tenth of the
+        training images is held out.
+
+    Raises:
+        ValueError: the data can't be read, has other columns, or a package is missing.
+    """
+    if (args.data_dir is None) == (args.dataset_name is None):
+        given = "both are given" if args.data_dir is not None else "neither is given"
+        raise ValueError(f'give one of data_dir and dataset_name ("digits" needs no files): {given}')
+    _require("PIL", "pillow")
+    where = f"data_dir={args.data_dir!r}" if args.data_dir is not None else f"dataset_name={args.dataset_name!r}"
+    if args.dataset_name == DIGITS:
+        loaded = _digits()
+    else:
+        try:
+            if args.dataset_name is not None:
+                loaded = load_dataset(args.dataset_name, args.dataset_config_name, cache_dir=args.cache_dir)
+            elif (Path(str(args.data_dir)) / "dataset_dict.json").is_file():
+                loaded = load_from_disk(str(args.data_dir))
+            else:
+                loaded = load_dataset("imagefolder", data_dir=args.data_dir, cache_dir=args.cache_dir)
+        except Exception as error:  # a wrong name, no network, damaged files: each its own type
+            raise ValueError(f"{where}: cannot be loaded: {str(error).splitlines()[0]}") from error
+    splits = _choose_splits(loaded, where)
+    label = splits["train"].features["label"]
+    if not isinstance(label, ClassLabel):
+        splits = {name: split.class_encode_column("label") for name, split in splits.items()}
+        label = splits["train"].features["label"]
+    if "validation" not in splits:
+        parts = splits["train"].train_test_split(VALIDATION_FRACTION, seed=HELD_OUT_SEED, stratify_by_column="label")
+        splits |= {"train": parts["train"], "validation": parts["test"]}
+    for name, split in splits.items():
+        most = args.max_train_samples if name == "train" else args.max_eval_samples
+        if most is not None and most < len(split):
+            splits[name] = split.select(range(most))
+    return DatasetDict(splits), list(label.names)
+
+
+def image_processor(size: int, num_channels: int) -> Any:
+    """The library's processor for a model of `size` × `size` pixels: resized, and scaled to -1 ... 1."""
+    _require("PIL", "pillow")
+    from transformers import ViTImageProcessorPil
+
+    middle = [0.5] * num_channels
+    return ViTImageProcessorPil(size={"height": size, "width": size}, image_mean=middle, image_std=middle)
+
+
+def _choose_splits(loaded: Any, where: str) -> dict[str, Dataset]:
+    if "train" not in loaded:
+        raise ValueError(f"{where}: no split 'train': there are {', '.join(loaded)}")
+    chosen = {"train": loaded["train"]}
+    validation = next((name for name in VALIDATION_NAMES if name in loaded), None)
+    if validation:
+        chosen["validation"] = loaded[validation]
+    chosen |= {name: split for name, split in loaded.items() if TEST_NAME.fullmatch(name)}
+    for name, split in chosen.items():
+        missing = {"image", "label"} - set(split.column_names)
+        if missing:
+            raise ValueError(
+                f"{where}, {name}: no column {' or '.join(sorted(missing))}: there are {', '.join(split.column_names)}"
+            )
+    return {name: split.select_columns(["image", "label"]) for name, split in chosen.items()}
+
+
+def _digits() -> DatasetDict:
+    _require("sklearn", "scikit-learn")
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    pixels = (digits.images * (255 / 16)).round().astype(np.uint8)  # (1797, 8, 8), from 0 ... 16
+    data = Dataset.from_dict({"image": list(pixels), "label": digits.target.tolist()})
+    data = data.cast_column("image", Image()).cast_column("label", ClassLabel(names=list("0123456789")))
+    return data.train_test_split(TEST_FRACTION, seed=HELD_OUT_SEED, stratify_by_column="label")
+
+
+def _require(module: str, package: str) -> None:
+    import importlib.util
+
+    if importlib.util.find_spec(module) is None:
+        raise ValueError(f"images need {package}: pip install 'vanilla-transformer[images]'")
+
+
+__all__ = ["DIGITS", "image_processor", "load_images"]

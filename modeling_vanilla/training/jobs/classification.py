@@ -1,0 +1,152 @@
+"""Training the encoder to name what a text or an image shows."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset, DatasetDict
+from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedModel
+
+from modeling_vanilla.configuration_vanilla import VanillaConfig
+from modeling_vanilla.data import load_corpus
+from modeling_vanilla.data.corpus import SourceTexts
+from modeling_vanilla.data.images import load_images
+from modeling_vanilla.heads import VanillaForImageClassification, VanillaForSequenceClassification
+from modeling_vanilla.training.jobs.job import Job, RunResult, test_sets
+from modeling_vanilla.training.paper import PaperTrainer
+
+
+def accuracy(prediction: EvalPrediction) -> dict[str, float]:
+    """Per cent of examples whose largest logit is the label's."""
+    return {"accuracy": 100 * float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
+
+
+class Classification(Job):
+    """What text and images have in common: labels, and accuracy."""
+
+    examples: DatasetDict  # the columns that the model reads, and "label"
+    labels: list[str]
+    collate: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
+    model_class: type[PreTrainedModel]
+
+    def data_report(self) -> str:
+        counts = ", ".join(f"{len(split):,} {name}" for name, split in self.examples.items())
+        return f"{counts} examples of {len(self.labels)} labels"
+
+    def label_settings(self) -> dict[str, Any]:
+        return {
+            "id2label": dict(enumerate(self.labels)),
+            "label2id": {label: number for number, label in enumerate(self.labels)},
+            "problem_type": "single_label_classification",
+        }
+
+    def trainer(self, model: PreTrainedModel) -> PaperTrainer:
+        self.recipe.training.remove_unused_columns = False  # the collators take what they need
+        return PaperTrainer(
+            model=model,
+            args=self.recipe.training,
+            data_collator=self.collate,
+            train_dataset=self.examples["train"],
+            eval_dataset=self.examples["validation"],
+            processing_class=self.processor,
+            compute_metrics=accuracy,
+        )
+
+    @torch.inference_mode()
+    def test(self, result: RunResult) -> None:
+        """Accuracy on each test set, or on the validation set where there is none; predictions beside the model."""
+        args = self.recipe.training
+        model = self.model_class.from_pretrained(self.folder).to(args.device).eval()
+        for name in test_sets(self.examples) or ["validation"]:
+            split, predicted = self.examples[name], []
+            for start in range(0, len(split), args.per_device_eval_batch_size):
+                rows = range(start, min(start + args.per_device_eval_batch_size, len(split)))
+                batch = {key: x.to(args.device) for key, x in self.collate([split[i] for i in rows]).items()}
+                predicted += model(**batch).logits.argmax(-1).tolist()
+            right = np.asarray(predicted) == np.asarray(split["label"])
+            share, n = float(right.mean()), len(right)
+            interval = 100 * 1.96 * math.sqrt(share * (1 - share) / n)
+            result.results.append(
+                {"dataset": name, "name": "accuracy", "value": 100 * share, "interval": interval,
+                 "signature": f"n:{n}|labels:{len(self.labels)}|interval:normal"}
+            )  # fmt: skip
+            file = self.folder / "predictions" / f"{name}.txt"
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("".join(f"{self.labels[number]}\n" for number in predicted), encoding="utf-8")
+            for row in range(min(10 - len(result.samples), n)):
+                answers = {"translation": self.labels[predicted[row]], "target": self.labels[split[row]["label"]]}
+                result.samples.append({"source": self.describe(name, row), **answers})
+
+    def describe(self, split: str, row: int) -> str:
+        """An example for a reader."""
+        raise NotImplementedError
+
+
+class TextClassification(Classification):
+    """From texts and labels to a `VanillaForSequenceClassification`."""
+
+    model_class = VanillaForSequenceClassification
+    corpus: DatasetDict
+
+    def prepare(self) -> None:
+        self.corpus = load_corpus(self.recipe.data)
+        self.processor = self.make_tokenizer(SourceTexts(self.corpus["train"]))
+        self.labels = sorted(set(self.corpus["train"]["target"]))
+        self.examples = DatasetDict({name: self._encode(name, split) for name, split in self.corpus.items()})
+        self.collate = self._collate
+
+    def _encode(self, name: str, split: Dataset) -> Dataset:
+        number = {label: index for index, label in enumerate(self.labels)}
+        for row, label in enumerate(split["target"], start=1):
+            if label not in number:
+                raise ValueError(f"{name}, row {row}: the label {label!r} is not among the training set's: {number}")
+        tokenizer, limit = self.processor, self.recipe.data.max_length
+        texts = [text or "" for text in split["source"]]
+        ids = tokenizer(texts, truncation=True, max_length=limit, return_attention_mask=False)["input_ids"]
+        labels = [number[label] for label in split["target"]]
+        return Dataset.from_dict({"input_ids": ids, "length": list(map(len, ids)), "label": labels})
+
+    def _collate(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        pad = DataCollatorWithPadding(self.processor)
+        return dict(pad([{key: example[key] for key in ("input_ids", "label")} for example in examples]))
+
+    def build(self) -> PreTrainedModel:
+        return VanillaForSequenceClassification(self.text_config(**self.label_settings()))
+
+    def describe(self, split: str, row: int) -> str:
+        return self.corpus[split][row]["source"]
+
+
+class ImageClassification(Classification):
+    """From images and labels to a `VanillaForImageClassification`."""
+
+    model_class = VanillaForImageClassification
+
+    def prepare(self) -> None:
+        self.examples, self.labels = load_images(self.recipe.data)
+        config = self._config()
+        from modeling_vanilla.data.images import image_processor
+
+        self.processor = image_processor(config.image_size, config.num_channels)
+        self.collate = self._collate
+
+    def _config(self) -> VanillaConfig:
+        return self.recipe.vanilla_config(vocab_size=2, pad_token_id=0, decoder_start_token_id=1, eos_token_id=None,
+                                          **self.label_settings())  # fmt: skip
+
+    def _collate(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        mode = "L" if self._config().num_channels == 1 else "RGB"
+        images = [example["image"].convert(mode) for example in examples]
+        pixels = self.processor(images, return_tensors="pt")["pixel_values"]
+        return {"pixel_values": pixels, "labels": torch.tensor([example["label"] for example in examples])}
+
+    def build(self) -> PreTrainedModel:
+        return VanillaForImageClassification(self._config())
+
+    def describe(self, split: str, row: int) -> str:
+        return f"image {row + 1}"
+
+
+__all__ = ["ImageClassification", "TextClassification", "accuracy"]

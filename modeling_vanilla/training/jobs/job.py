@@ -1,0 +1,106 @@
+"""What every kind of training has: data, a model, a trainer, and tests at the end."""
+
+import logging
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from datasets import DatasetDict
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+
+from modeling_vanilla.configuration_vanilla import VanillaConfig
+from modeling_vanilla.data import train_tokenizer
+from modeling_vanilla.training.recipe import Recipe
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class RunResult:
+    """
+    What a run gave.
+
+    Attributes:
+        folder: the finished model.
+        task: as in `DataArguments.task`.
+        results: one dict a figure: `dataset`, `name`, `value`, `interval`, `signature`.
+        samples: the first test examples: `source`, `translation` (what the model says) and `target`.
+    """
+
+    folder: Path
+    task: str = "translation"
+    results: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[dict[str, str]] = field(default_factory=list)
+
+
+class Job(ABC):
+    """
+    One kind of training; `run` calls its methods in the order in which they stand here.
+
+    Attributes:
+        processor: the tokenizer or image processor, to be saved with the model.
+    """
+
+    processor: Any
+
+    def __init__(self, recipe: Recipe, folder: Path):
+        self.recipe, self.folder = recipe, folder
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Reads the data and makes the processor; the first process does it before the others."""
+
+    @abstractmethod
+    def data_report(self) -> str:
+        """What was read and what was dropped, in one line."""
+
+    @abstractmethod
+    def build(self) -> PreTrainedModel:
+        """A new model."""
+
+    @abstractmethod
+    def trainer(self, model: PreTrainedModel) -> Any:
+        """The trainer, which is a `PaperTrainer`."""
+
+    @abstractmethod
+    def test(self, result: RunResult) -> None:
+        """Scores the saved model on the test sets: what was saved, not what was trained, in that precision."""
+
+    def make_tokenizer(self, texts: Any) -> PreTrainedTokenizerFast:
+        """The tokenizer named, or the one that this run trained before, or a new one, left in the folder's root."""
+        name, max_length = self.recipe.model.tokenizer_name_or_path, self.recipe.data.max_length
+        if name or (self.folder / "tokenizer.json").is_file():
+            try:
+                tokenizer = AutoTokenizer.from_pretrained(name or self.folder)
+            except (OSError, ValueError) as error:
+                first = str(error).splitlines()[0]
+                raise ValueError(
+                    f"tokenizer_name_or_path={name!r}: can't load a tokenizer from there: {first}"
+                ) from error
+            tokenizer.model_max_length = max_length  # this model's, whatever the tokenizer was made for
+            return tokenizer
+        logger.info("training a tokenizer of %s tokens", f"{self.recipe.model.vocab_size:,}")
+        tokenizer = train_tokenizer(texts, self.recipe.model.vocab_size, model_max_length=max_length)
+        tokenizer.save_pretrained(self.folder)
+        return tokenizer
+
+    def text_config(self, **changes: Any) -> VanillaConfig:
+        """The recipe's config for `processor`'s vocabulary."""
+        tokenizer = self.processor
+        return self.recipe.vanilla_config(
+            vocab_size=len(tokenizer),
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            decoder_start_token_id=tokenizer.bos_token_id,
+            **changes,
+        )
+
+
+def test_sets(corpus: DatasetDict) -> list[str]:
+    """The names of the splits that are neither for training nor for validation."""
+    return [name for name in corpus if name not in ("train", "validation")]
+
+
+__all__ = ["Job", "RunResult", "test_sets"]

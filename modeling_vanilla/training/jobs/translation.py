@@ -1,0 +1,72 @@
+"""Training a translation model: the paper's task."""
+
+from datasets import DatasetDict
+from transformers import PreTrainedModel
+
+from modeling_vanilla.data import FilterReport, PairTexts, load_corpus, prepare_pairs
+from modeling_vanilla.decoding.lengths import max_new_tokens
+from modeling_vanilla.decoding.translator import Translator, as_line
+from modeling_vanilla.evaluation.metrics import corpus_scores, generation_metrics, tokenize_option
+from modeling_vanilla.modeling_vanilla import VanillaForConditionalGeneration
+from modeling_vanilla.training.jobs.job import Job, RunResult, test_sets
+from modeling_vanilla.training.trainer import VanillaTrainer
+
+
+class Translation(Job):
+    """From pairs of texts to a `VanillaForConditionalGeneration`."""
+
+    corpus: DatasetDict
+    pairs: DatasetDict
+    report: FilterReport
+
+    def prepare(self) -> None:
+        data = self.recipe.data
+        self.corpus = load_corpus(data)
+        self.processor = self.make_tokenizer(PairTexts(self.corpus["train"]))
+        train, self.report = prepare_pairs(self.corpus["train"], self.processor, data, training=True)
+        validation, _ = prepare_pairs(self.corpus["validation"], self.processor, data, training=False)
+        self.pairs = DatasetDict(train=train, validation=validation)
+
+    def data_report(self) -> str:
+        return str(self.report)
+
+    def build(self) -> PreTrainedModel:
+        model = VanillaForConditionalGeneration(self.text_config())
+        # generate() has no limit relative to the source, so a plain model gets the longest source's.
+        model.generation_config.max_length = max_new_tokens(self.recipe.data.max_length)
+        model.generation_config.num_beams = self.recipe.model.num_beams
+        model.generation_config.length_penalty = self.recipe.model.length_penalty
+        return model
+
+    def trainer(self, model: PreTrainedModel) -> VanillaTrainer:
+        args, tokenize = self.recipe.training, tokenize_option(self.recipe.data.target_lang)
+        return VanillaTrainer(
+            model=model,
+            args=args,
+            train_dataset=self.pairs["train"],
+            eval_dataset=self.pairs["validation"],
+            processing_class=self.processor,
+            compute_metrics=(
+                generation_metrics(self.processor, tokenize=tokenize) if args.predict_with_generate else None
+            ),
+        )
+
+    def test(self, result: RunResult) -> None:
+        """Translates each test set once, keeps the translations beside the model, and scores them."""
+        translator = Translator.from_pretrained(self.folder, device=self.recipe.training.device)
+        for name in test_sets(self.corpus):
+            sources, references = list(self.corpus[name]["source"]), list(self.corpus[name]["target"])
+            hypotheses = [translation.text for translation in translator.translate(sources)]
+            file = self.folder / "translations" / f"{name}.txt"
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("".join(f"{as_line(text)}\n" for text in hypotheses), encoding="utf-8")
+            tokenize = tokenize_option(self.recipe.data.target_lang)
+            scores = corpus_scores(hypotheses, references, tokenize=tokenize)
+            result.results += [{"dataset": name, **score.to_dict()} for score in scores]
+            result.samples = result.samples or [
+                {"source": source, "translation": hypothesis, "target": reference}
+                for source, hypothesis, reference in zip(sources[:10], hypotheses, references, strict=False)
+            ]
+
+
+__all__ = ["Translation"]
