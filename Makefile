@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format clean
+.PHONY: help demo test test-slow test-matrix lint format clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 15
 
 # torch first and by itself: a CPU build where pip is given one, and never a second one for another package's sake.
 $(READY): setup.py pyproject.toml constraints.txt
@@ -25,6 +25,9 @@ test: $(READY) ## run the tests
 
 test-slow: $(READY) ## run the tests that take minutes
 	$(BIN)/pytest -m slow
+
+test-matrix: ## run the tests with the lowest and the newest transformers that setup.py admits
+	PYTHON=$(PYTHON) tests/matrix.sh
 
 lint: $(READY) ## check style and types
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 # Copyright 2026 The vanilla-transformer authors. Licensed under the Apache License, Version 2.0.
 """The configuration of the Transformer of "Attention Is All You Need" and of its close relatives."""
 
+import copy
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -145,6 +146,14 @@ class VanillaConfig(PreTrainedConfig):
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
         super().__post_init__(**kwargs)
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
+        """The library's; where no side is named, generation asks for the vocabulary that scores and drafts are of."""
+        config = super().get_text_config(decoder, encoder)
+        if config is self and self.is_encoder_decoder and self.decoder_vocab_size != self.vocab_size:
+            config = copy.copy(self)
+            config.vocab_size = self.decoder_vocab_size
+        return config
 
     def validate_architecture(self) -> None:
         """Checks values, and values against each other; the library calls it too, when a config is saved."""

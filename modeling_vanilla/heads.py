@@ -36,6 +36,7 @@ class VanillaEncoderModel(VanillaPreTrainedModel):
         config.is_encoder_decoder = False
         if self.part == "decoder":
             config.vocab_size = config.decoder_vocab_size
+            config.encoder_layers = config.decoder_layers  # caches have as many, by the name of num_hidden_layers
         super().__init__(config)
         setattr(self, self.part, self.stack(config))
         self.post_init()
@@ -48,10 +49,14 @@ class VanillaEncoderModel(VanillaPreTrainedModel):
 
     @can_return_tuple
     def forward(
-        self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, **kwargs: Any
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
     ) -> ModelOutput:
         """As `VanillaEncoder.forward` (or the decoder's)."""
-        return getattr(self, self.part)(input_ids, attention_mask, **kwargs)
+        return getattr(self, self.part)(input_ids, attention_mask, inputs_embeds=inputs_embeds, **kwargs)
 
 
 class VanillaDecoderModel(VanillaEncoderModel):
@@ -103,6 +108,7 @@ class VanillaForSequenceClassification(VanillaClassifier):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
         """
@@ -114,7 +120,7 @@ class VanillaForSequenceClassification(VanillaClassifier):
             `logits` `(B, L)`, and `loss` with labels.
         """
         num_items = kwargs.pop("num_items_in_batch", None)
-        outputs = dict(self.model(input_ids, attention_mask, return_dict=True, **kwargs))
+        outputs = dict(self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs))
         result = self.classify(outputs.pop("last_hidden_state"), attention_mask, labels, num_items)
         return SequenceClassifierOutput(**result, **outputs)
 
@@ -133,6 +139,8 @@ class VanillaForImageClassification(VanillaClassifier):
         super().__init__(config)
         self.model.encoder.embed_tokens = None  # there are no words
         self.patch_projection = nn.Linear(config.num_channels * config.patch_size**2, config.d_model)
+        if config.scale_embedding:  # the encoder multiplies by sqrt(D)
+            setattr(self.patch_projection, "init_gain", config.d_model**-0.5)  # noqa: B010
         self.post_init()
 
     @can_return_tuple
@@ -205,8 +213,10 @@ class VanillaForCausalLM(VanillaPreTrainedModel, GenerationMixin):
         """
         settings = {name: kwargs.pop(name) for name in LOSS_SETTINGS & kwargs.keys()}
         inputs = {"position_ids": position_ids, "cache": cache, "inputs_embeds": inputs_embeds}
+        shift_labels = kwargs.pop("shift_labels", None)  # given where a sequence is cut into pieces, to use as they are
         if labels is not None:
-            labels = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)  # position t predicts token t + 1
+            shifted = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)  # position t predicts token t + 1
+            labels = shifted if shift_labels is None else shift_labels
             use_cache = bool(use_cache)
         inputs |= {"use_cache": use_cache, "return_dict": True}
         outputs = dict(self.model(input_ids, attention_mask, **inputs, **kwargs))

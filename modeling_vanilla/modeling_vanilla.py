@@ -152,6 +152,8 @@ class VanillaPreTrainedModel(PreTrainedModel):
             init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
             if module.bias is not None:
                 init.zeros_(module.bias)
+        elif isinstance(module, LearnedPositions):  # as loud as the tokens that they are added to
+            init.normal_(module.weight, std=1.0 if self.config.scale_embedding else self.config.d_model**-0.5)
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
             if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
@@ -169,14 +171,16 @@ class VanillaPreTrainedModel(PreTrainedModel):
         model, config = self.base_model, self.config
         if config.decoder_vocab_size != config.vocab_size:
             source = model.encoder.embed_tokens
-            return self._get_resized_embeddings(source, new_num_tokens, pad_to_multiple_of, mean_resizing)
+            source = self._get_resized_embeddings(source, new_num_tokens, pad_to_multiple_of, mean_resizing)
+            config.vocab_size = len(source.weight)
+            return source
         resized = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         target = model.decoder.embed_tokens if hasattr(model, "decoder") else resized
         if len(target.weight) != len(resized.weight):
             model.decoder.embed_tokens = self._get_resized_embeddings(
                 target, len(resized.weight), mean_resizing=mean_resizing
             )
-        config.decoder_vocab_size = len(resized.weight)
+        config.vocab_size = config.decoder_vocab_size = len(resized.weight)
         return resized
 
 
@@ -392,12 +396,13 @@ class VanillaModel(VanillaPreTrainedModel):
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         decoder_position_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Seq2SeqModelOutput:
         """
         Args:
             input_ids, inputs_embeds: the source, `(B, S)` or `(B, S, D)`.
-            attention_mask: `(B, S)`, 1 where the source has a token.
+            attention_mask, position_ids: `(B, S)`, 1 where the source has a token; and where it stands.
             decoder_input_ids, decoder_inputs_embeds: the target so far, `(B, T)` or `(B, T, D)`.
             decoder_attention_mask, decoder_position_ids: `(B, T)`; needed only for padding on the left.
             encoder_outputs: what the encoder gave earlier, or a tuple of it; the source is then not read again.
@@ -407,7 +412,9 @@ class VanillaModel(VanillaPreTrainedModel):
             `last_hidden_state` `(B, T, D)`, and the encoder's and decoder's other outputs.
         """
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+            encoder_outputs = self.encoder(
+                input_ids, attention_mask, inputs_embeds, position_ids, return_dict=True, **kwargs
+            )
         elif isinstance(encoder_outputs, tuple | list):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
         decoder_outputs = self.decoder(
@@ -485,6 +492,7 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
         cache: Cache | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> VanillaSeq2SeqLMOutput:
         """
@@ -507,7 +515,8 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
             if decoder_input_ids is None and kwargs.get("decoder_inputs_embeds") is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         inputs = (input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs, cache)
-        outputs = dict(self.model(*inputs, use_cache=use_cache, return_dict=True, **kwargs))
+        kwargs |= {"inputs_embeds": inputs_embeds, "use_cache": use_cache, "return_dict": True}
+        outputs = dict(self.model(*inputs, **kwargs))
         scored = project_and_score(self.lm_head, outputs.pop("last_hidden_state"), labels, self.training, **settings)
         return VanillaSeq2SeqLMOutput(**scored, **outputs)
 

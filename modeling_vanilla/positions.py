@@ -52,8 +52,8 @@ def alibi_bias(num_heads: int, query_positions: torch.Tensor, num_keys: int) -> 
     """
     device = query_positions.device
     power = 1 << (num_heads.bit_length() - 1)  # the largest power of two up to H
-    slopes = 2 ** (-8 / power * torch.arange(1, power + 1, device=device))
-    finer = 2 ** (-4 / power * (1 + 2 * torch.arange(num_heads - power, device=device)))
+    slopes = 2 ** (-8 / power * torch.arange(1, power + 1, dtype=torch.float32, device=device))
+    finer = 2 ** (-4 / power * (1 + 2 * torch.arange(num_heads - power, dtype=torch.float32, device=device)))
     distance = (query_positions[:, None] - torch.arange(num_keys, device=device)).abs()  # (T, S)
     return -torch.cat((slopes, finer))[None, :, None, None] * distance
 

@@ -57,3 +57,19 @@ def tiny_model(tiny_config) -> Callable[..., VanillaForConditionalGeneration]:
         return model
 
     return build
+
+
+@pytest.fixture(scope="session")
+def lively(tiny_model) -> Callable[..., VanillaForConditionalGeneration]:
+    """Builds a model that pays attention to its source, which random weights alone hardly do."""
+
+    def build(seed: int = 0, **changes) -> VanillaForConditionalGeneration:
+        torch.manual_seed(seed)
+        model = tiny_model(**{"output_bias": True} | changes)
+        with torch.no_grad():
+            for layer in model.model.decoder.layers:
+                layer.encoder_attn.q_proj.weight *= 3
+                layer.encoder_attn.v_proj.weight *= 3
+        return model
+
+    return build

@@ -1,8 +1,11 @@
-"""A model trained for seconds on a small corpus of files, for the tests of what comes after training."""
+"""A model trained for seconds on a small corpus of files, for the tests of what comes after training; and padding."""
 
 from pathlib import Path
 
 import pytest
+import torch
+
+POSITION_ENCODINGS = ["sinusoidal", "learned", "rotary", "alibi"]
 
 NOUNS = {"Hund": "dog", "Mann": "man", "Baum": "tree", "Ball": "ball", "Tisch": "table", "Stuhl": "chair"}
 ADJECTIVES = {"große": "big", "kleine": "small", "rote": "red", "alte": "old", "neue": "new"}
@@ -57,3 +60,18 @@ def trained(tmp_path_factory) -> Path:
     data = write_corpus(root / "data")
     run(load_recipe(None, train_words(data, root / "model")))
     return root / "model"
+
+
+def padded(sentences: list[torch.Tensor], side: str = "right", extra: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and mask `(B, L)` with 0 as padding on this side, `extra` places more than the longest needs."""
+    L = max(map(len, sentences)) + extra
+    ids, mask = torch.zeros(2, len(sentences), L, dtype=torch.long)
+    for b, sentence in enumerate(sentences):
+        where = slice(L - len(sentence), L) if side == "left" else slice(0, len(sentence))
+        ids[b, where], mask[b, where] = sentence, 1
+    return ids, mask
+
+
+def random_padded(lengths: list[int], side: str = "right", extra: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """`padded`, of random tokens from 3 to 19."""
+    return padded([torch.randint(3, 20, (length,)) for length in lengths], side, extra)

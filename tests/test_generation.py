@@ -8,7 +8,19 @@ import itertools
 import pytest
 import torch
 
-START, EOS = 1, 2
+from tests.plain_decoding import (
+    EOS,
+    NO_REPEATS,
+    START,
+    each,
+    next_log_probs,
+    plain_beam_search,
+    plain_greedy,
+    plain_sampling,
+    sources,
+    tempered,
+    trimmed,
+)
 
 # One of these at least touches each part that a cache, a padded batch or a long sentence might get wrong.
 VARIANTS = [
@@ -24,86 +36,6 @@ VARIANTS = [
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=str)
 every_cache = pytest.mark.parametrize("cache", [{"use_cache": False}, {}, {"cache_implementation": "static"}], ids=str)
-
-
-# No token twice: a random model would otherwise say one over and over, and there would be little to compare.
-NO_REPEATS = {"no_repeat_ngram_size": 1}
-
-
-@pytest.fixture(scope="session")
-def lively(tiny_model):
-    """A model that pays attention to its source, which random weights alone hardly do."""
-
-    def build(seed=0, **changes):
-        torch.manual_seed(seed)
-        model = tiny_model(**{"output_bias": True} | changes)
-        with torch.no_grad():
-            for layer in model.model.decoder.layers:
-                layer.encoder_attn.q_proj.weight *= 3
-                layer.encoder_attn.v_proj.weight *= 3
-        return model
-
-    return build
-
-
-def sources(lengths=(5, 1, 3), V=20):
-    """Sentences `(B, S)` of different lengths, padded, and their mask."""
-    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
-    return {"input_ids": torch.randint(3, V, mask.shape) * mask, "attention_mask": mask}
-
-
-@torch.no_grad()
-def next_log_probs(model, source: dict, prefixes: list[list[int]], repeats=False) -> torch.Tensor:
-    """log p of the next token, `(prefixes, V)`, of one source sentence; everything is computed anew."""
-    ids = torch.tensor(prefixes)
-    source = {name: x.expand(len(prefixes), -1) for name, x in source.items()}
-    log_probs = model(**source, decoder_input_ids=ids, use_cache=False).logits[:, -1].float().log_softmax(-1)
-    return log_probs if repeats else log_probs.scatter(1, ids, -torch.inf)
-
-
-def each(batch: dict):
-    """The batch's sentences one by one, without their padding."""
-    for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
-        yield {"input_ids": ids[None, mask.bool()], "attention_mask": mask[None, mask.bool()]}
-
-
-def trimmed(sequences: torch.Tensor) -> list[list[int]]:
-    """The sequences up to their end; what fills the rest is the library's business."""
-    return [row[: row.index(EOS) + 1] if EOS in row else row for row in sequences.tolist()]
-
-
-def plain_greedy(model, source: dict, max_new_tokens: int, prefix=(START,)) -> list[int]:
-    sequence = list(prefix)
-    for _ in range(max_new_tokens):
-        sequence.append(next_log_probs(model, source, [sequence]).argmax().item())
-        if sequence[-1] == EOS:
-            break
-    return sequence
-
-
-def plain_beam_search(
-    model, source, num_beams, max_new_tokens, length_penalty=1.0, early_stopping="never", prefix=(START,)
-) -> list[tuple[float, list[int]]]:
-    """Finished sequences and their scores, sum log p / n^length_penalty over the n new tokens, best first."""
-    running, finished = [(0.0, list(prefix))], []
-    for n in range(1, max_new_tokens + 1):
-        log_probs = next_log_probs(model, source, [sequence for _, sequence in running]).tolist()
-        candidates = [
-            (score + log_prob, [*sequence, token])
-            for (score, sequence), row in zip(running, log_probs, strict=True)
-            for token, log_prob in enumerate(row)
-        ]
-        candidates = sorted(candidates, reverse=True)[: 2 * num_beams]
-        running = [(score, sequence) for score, sequence in candidates if sequence[-1] != EOS][:num_beams]
-        finished += [
-            (score / n**length_penalty, sequence)
-            for score, sequence in candidates[:num_beams]
-            if sequence[-1] == EOS or n == max_new_tokens
-        ]
-        finished = sorted(finished, reverse=True)[:num_beams]
-        if early_stopping is True and len(finished) == num_beams:
-            break
-    return finished
 
 
 # --- greedy ---
@@ -209,19 +141,16 @@ def test_sampling_draws_as_a_plain_loop_does(lively, cache, seed):
     model = lively(5)
     source = next(each(sources((5,))))
     torch.manual_seed(seed)
-    expected = [START]
-    while len(expected) < 11 and expected[-1] != EOS:
-        probabilities = (next_log_probs(model, source, [expected], repeats=True) / 1.5).softmax(-1)
-        expected.append(torch.multinomial(probabilities, 1).item())
+    expected = plain_sampling(model, [source], 10, rules=[tempered(1.5)])
     torch.manual_seed(seed)
     sampled = model.generate(**source, max_new_tokens=10, do_sample=True, top_k=0, temperature=1.5, **cache)
-    assert sampled[0].tolist() == expected
+    assert sampled.tolist() == expected
 
 
 def test_sampling_follows_the_models_distribution(lively):
     model = lively(6)
     source = next(each(sources((4,))))
-    probabilities = next_log_probs(model, source, [[START]], repeats=True)[0].exp()
+    probabilities = next_log_probs(model, source, [[START]], rules=())[0].exp()
     n = 4000
     first = model.generate(**source, max_new_tokens=1, do_sample=True, top_k=0, num_return_sequences=n)[:, 1]
     counts = torch.bincount(first, minlength=20)
@@ -288,7 +217,7 @@ def test_beam_search_wide_enough_finds_what_trying_everything_finds(lively, seed
     score, best = -torch.inf, None
     sums = {(): 0.0}  # of the prefixes that have not ended
     for n in range(1, longest + 1):
-        rows = next_log_probs(model, source, [[START, *prefix] for prefix in sums], repeats=True).tolist()
+        rows = next_log_probs(model, source, [[START, *prefix] for prefix in sums], rules=()).tolist()
         extended = {
             (*prefix, token): total + log_prob
             for (prefix, total), row in zip(sums.items(), rows, strict=True)
@@ -318,18 +247,6 @@ def test_a_beam_of_one_is_greedy_search(lively):
     source = next(each(sources((6,))))
     expected = model.generate(**source, max_new_tokens=8, num_beams=1, **NO_REPEATS)
     assert trimmed(expected) == [plain_beam_search(model, source, 1, 8)[0][1]]
-
-
-@pytest.mark.parametrize("cache", [{}, {"cache_implementation": "static"}], ids=str)
-def test_beam_sampling_draws_the_same_with_and_without_a_cache(lively, cache):
-    """Its order of draws is the library's own matter, so there is no plain loop to compare with."""
-    model = lively(11)
-    batch = sources((5, 1, 3))
-    settings = {"max_new_tokens": 8, "num_beams": 3, "do_sample": True, "num_return_sequences": 2} | NO_REPEATS
-    torch.manual_seed(1)
-    expected = model.generate(**batch, **settings, use_cache=False)
-    torch.manual_seed(1)
-    assert torch.equal(model.generate(**batch, **settings, **cache), expected)
 
 
 def test_transition_scores_add_up_to_the_sequences_score(lively):

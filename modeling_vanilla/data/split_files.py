@@ -113,7 +113,8 @@ def _options(folder: Path, stems: Iterable[str], args: DataArguments) -> list[Sp
 
 def _find(folder: Path, stems: list[str], option: str, args: DataArguments) -> SplitFiles:
     options = _options(folder, stems, args)
-    if any(way.format == "parallel" for way in options) and args.source_lang == args.target_lang:
+    one_side = args.source_lang == args.target_lang and args.task != "language_modeling"
+    if one_side and any(way.format == "parallel" for way in options):
         raise ValueError(f"source_lang and target_lang are both {args.source_lang!r}: give two languages")
     if len(options) == 1:
         return options[0]

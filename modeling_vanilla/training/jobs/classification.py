@@ -101,7 +101,9 @@ class TextClassification(Classification):
         number = {label: index for index, label in enumerate(self.labels)}
         for row, label in enumerate(split["target"], start=1):
             if label not in number:
-                raise ValueError(f"{name}, row {row}: the label {label!r} is not among the training set's: {number}")
+                raise ValueError(
+                    f"{name}, row {row}: the label {label!r} is none of the training set's: {', '.join(self.labels)}"
+                )
         tokenizer, limit = self.processor, self.recipe.data.max_length
         texts = [text or "" for text in split["source"]]
         ids = tokenizer(texts, truncation=True, max_length=limit, return_attention_mask=False)["input_ids"]

@@ -1,0 +1,631 @@
+"""
+Every way to compute attention, against eager: with every kind of position, under every mask, cached and not.
+
+Shapes: `B` sentences, `S` source and `T` target positions, `H` heads, `K` d_k.
+"""
+
+import copy
+import logging
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    DynamicCache,
+    EncoderDecoderCache,
+    StaticCache,
+)
+from transformers.masking_utils import eager_mask, sdpa_mask
+from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
+from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
+from transformers.utils import logging as transformers_logging
+
+from modeling_vanilla import VanillaForConditionalGeneration
+from modeling_vanilla.attention import VanillaAttention, check_backend, eager_attention_forward, queries_with_keys
+from tests.fixtures import POSITION_ENCODINGS, random_padded
+
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+
+
+def own(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
+    """As somebody writes it who knows nothing of ALiBi; the mask is added."""
+    scores = torch.einsum("bhtk,bhsk->bhts", query, key).float() * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask.float()
+    weights = scores.exp() / scores.exp().sum(-1, keepdim=True)  # NaN where nothing is seen
+    return torch.einsum("bhts,bhsv->bthv", weights.to(value.dtype), value), None
+
+
+def own_with_bias(module, query, key, value, attention_mask, scaling, dropout=0.0, position_bias=None, **kwargs):
+    """As somebody writes it who builds on PyTorch; the mask is boolean, or missing where `is_causal` says it all."""
+    T, S = query.shape[2], key.shape[2]
+    if attention_mask is None:
+        attention_mask = torch.ones(T, S, dtype=torch.bool).tril() if module.is_causal and T > 1 else torch.ones(T, S) > 0
+    bias = torch.zeros(1) if position_bias is None else position_bias
+    bias = torch.where(attention_mask, bias, -torch.inf).to(query.dtype)
+    output = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scaling)
+    return output.transpose(1, 2), None
+
+
+AttentionInterface.register("own", own)
+AttentionMaskInterface.register("own", eager_mask)
+AttentionInterface.register("own_with_bias", own_with_bias)
+AttentionMaskInterface.register("own_with_bias", sdpa_mask)
+
+PAIRS = [
+    (backend, kind)
+    for backend in ("sdpa", "flex_attention", "own", "own_with_bias")
+    for kind in POSITION_ENCODINGS
+    if (backend, kind) != ("own", "alibi")
+]
+MASKS = {  # lengths of sources and targets, and the side of their padding
+    "none": ([6, 6, 6], [5, 5, 5], None),
+    "right": ([6, 3, 1], [5, 2, 4], "right"),
+    "left": ([6, 3, 1], [5, 2, 4], "left"),
+    "nothing but padding": ([6, 0, 3], [5, 4, 0], "left"),
+    "one token": ([1, 1, 1], [1, 1, 1], "right"),
+}
+every_pair = pytest.mark.parametrize(("backend", "kind"), PAIRS)
+every_kind = pytest.mark.parametrize("kind", POSITION_ENCODINGS)
+every_mask = pytest.mark.parametrize("masks", MASKS)
+both_types = pytest.mark.parametrize(
+    # bfloat16's are those of test_eager_matches_sdpa_inference, in the library's own tests
+    ("dtype", "tolerance"),
+    [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)],
+    ids=["float32", "bfloat16"],
+)
+
+
+@pytest.fixture(autouse=True)
+def uncompiled():
+    """flex_attention's Python is run as it is: what compiling it for a CPU gives takes ten seconds a model."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@pytest.fixture(scope="session")
+def twins(tiny_model):
+    """The same model on eager and on another backend; it attends to few places, which random weights hardly do."""
+
+    def build(backend, dtype=torch.float32, **changes):
+        torch.manual_seed(1)
+        eager = tiny_model(**{"attn_implementation": "eager"} | changes)
+        with torch.no_grad():
+            for module in eager.modules():
+                if isinstance(module, VanillaAttention):
+                    module.q_proj.weight *= 3
+                    module.k_proj.weight *= 3
+        eager = eager.to(dtype)
+        other = copy.deepcopy(eager)
+        other.set_attn_implementation(backend)
+        assert other.model.decoder.layers[0].self_attn.config._attn_implementation == backend
+        assert eager.config._attn_implementation == "eager"
+        return eager, other
+
+    return build
+
+
+def batch(masks: str) -> dict[str, torch.Tensor]:
+    sources, targets, side = MASKS[masks]
+    (ids, mask), (target, target_mask) = (random_padded(lengths, side or "right") for lengths in (sources, targets))
+    if side is None:
+        return {"input_ids": ids, "decoder_input_ids": target}
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "decoder_input_ids": target,
+        "decoder_attention_mask": target_mask,
+    }
+
+
+def assert_near(actual, expected, tolerance: float) -> None:
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+# --- the whole model ---
+
+
+@every_pair
+@every_mask
+@both_types
+@torch.no_grad()
+def test_every_backend_gives_what_eager_gives(twins, backend, kind, masks, dtype, tolerance):
+    eager, other = twins(backend, dtype, position_encoding=kind)
+    inputs = batch(masks)
+    expected, output = eager(**inputs), other(**inputs)
+    assert expected.logits.isfinite().all()
+    assert_near(output.encoder_last_hidden_state, expected.encoder_last_hidden_state, tolerance)
+    assert_near(output.logits, expected.logits, tolerance)
+
+
+def gradients_of(model, inputs) -> dict[str, torch.Tensor]:
+    torch.manual_seed(5)
+    logits = model(**inputs, use_cache=False).logits
+    (logits * torch.randn_like(logits)).mean().backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize(("backend", "kind"), [pair for pair in PAIRS if pair[0] != "flex_attention"])
+@every_mask
+@both_types
+def test_every_backend_gives_the_gradients_that_eager_gives(twins, backend, kind, masks, dtype, tolerance):
+    eager, other = twins(backend, dtype, position_encoding=kind)
+    inputs = batch(masks)
+    expected, gradients = gradients_of(eager, inputs), gradients_of(other, inputs)
+    assert all(gradient.isfinite().all() for gradient in expected.values())
+    assert_near(gradients, expected, tolerance)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="flex_attention has gradients on a GPU alone")
+@every_kind
+@every_mask
+def test_flex_attention_gives_the_gradients_that_eager_gives(twins, kind, masks):
+    with torch.compiler.set_stance("default"):
+        eager, other = (model.cuda() for model in twins("flex_attention", d_k=16, d_v=16, position_encoding=kind))
+        inputs = {name: x.cuda() for name, x in batch(masks).items()}
+        assert_near(gradients_of(other, inputs), gradients_of(eager, inputs), 1e-4)
+
+
+def test_flex_attention_on_a_cpu_says_that_it_has_no_gradients(twins):
+    _, other = twins("flex_attention")
+    with pytest.raises(NotImplementedError, match="does not support backward on CPU"):
+        gradients_of(other, batch("right"))
+
+
+@pytest.mark.slow
+@every_kind
+@torch.no_grad()
+def test_flex_attention_compiled_gives_what_eager_gives(twins, kind):
+    eager, other = twins("flex_attention", position_encoding=kind)
+    inputs = batch("left")
+    with torch.compiler.set_stance("default"):
+        logits = other(**inputs).logits
+    assert_near(logits, eager(**inputs).logits, 1e-5)
+
+
+# --- one attention ---
+
+
+def projected(module: VanillaAttention, x: torch.Tensor) -> list[torch.Tensor]:
+    """Queries, keys and values `(B, H, T, K)`."""
+    projections = (module.q_proj, module.k_proj, module.v_proj)
+    return [nn.functional.linear(x, p.weight, p.bias).unflatten(-1, (module.num_heads, -1)).mT.transpose(1, 3).mT.mT
+            .transpose(2, 3).mT for p in projections]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+@pytest.mark.parametrize(("B", "T"), [(1, 1), (2, 7), (3, 30)])
+def test_rotary_attention_is_roformers(twins, backend, B, T):
+    """Queries and keys turned by RoFormer's function, and PyTorch's attention."""
+    encoder = twins(backend, position_encoding="rotary")[1].model.encoder
+    module, x = encoder.layers[0].self_attn, torch.randn(B, T, 16)
+    query, key, value = (
+        nn.functional.linear(x, p.weight, p.bias).unflatten(-1, (2, 8)).transpose(1, 2)
+        for p in (module.q_proj, module.k_proj, module.v_proj)
+    )
+    rows = RoFormerSinusoidalPositionalEmbedding(T, 8).create_weight()[None, None]
+    query, key = RoFormerSelfAttention.apply_rotary_position_embeddings(rows, query, key)
+    heads = nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+    expected = module.out_proj(heads)
+    _, to_self = encoder.add_positions(x, 0, T, None)
+    assert_near(module(x, **to_self)[0], expected, 1e-5)
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize(("B", "T", "H"), [(1, 1, 2), (2, 7, 4), (3, 30, 1), (2, 5, 16)])
+def test_alibi_attention_is_pytorchs_with_the_bias_as_its_mask(twins, backend, side, B, T, H):
+    """For each query its own last row of MPT's bias; the decoder's besides sees no future."""
+    heads = {"encoder_attention_heads": H, "decoder_attention_heads": H}
+    stack = getattr(twins(backend, position_encoding="alibi", **heads)[1].model, side)
+    module, x = stack.layers[0].self_attn, torch.randn(B, T, 16)
+    bias = torch.zeros(H, T, T)
+    for t in range(T):
+        before = build_mpt_alibi_tensor(H, t + 1)[:, 0]  # (H, t + 1)
+        bias[:, t, : t + 1] = before
+        bias[:, : t + 1, t] = before  # symmetric
+    if side == "decoder":
+        bias = bias.masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf)
+    reference = nn.MultiheadAttention(16, H, batch_first=True)
+    with torch.no_grad():
+        reference.in_proj_weight.copy_(torch.cat([p.weight for p in (module.q_proj, module.k_proj, module.v_proj)]))
+        reference.in_proj_bias.copy_(torch.cat([p.bias for p in (module.q_proj, module.k_proj, module.v_proj)]))
+        reference.out_proj.load_state_dict(module.out_proj.state_dict())
+    expected, _ = reference(x, x, x, attn_mask=bias.repeat(B, 1, 1))
+    _, to_self = stack.add_positions(x, 0, T, None)
+    mask = torch.ones(T, T).tril().bool()[None, None] if side == "decoder" else None
+    assert_near(module(x, attention_mask=mask, **to_self)[0], expected, 1e-5)
+
+
+@every_kind
+def test_positions_play_no_part_between_encoder_and_decoder(twins, kind):
+    """The order of the encoder's vectors does not matter to the decoder."""
+    decoder = twins("eager", position_encoding=kind)[0].model.decoder
+    ids, states = torch.randint(3, 20, (2, 4)), torch.randn(2, 6, 16)
+    outputs = [
+        decoder(ids, encoder_hidden_states=x).last_hidden_state for x in (states, states[:, torch.randperm(6)])
+    ]
+    assert_near(outputs[1], outputs[0], 1e-5)
+
+
+# --- rows without a key ---
+
+
+@pytest.mark.parametrize(("backend", "kind"), [*PAIRS, *(("eager", kind) for kind in POSITION_ENCODINGS)])
+@torch.no_grad()
+def test_where_no_key_is_seen_attention_gives_zeros(twins, backend, kind):
+    model = twins(backend, position_encoding=kind)[1]
+    inputs = batch("nothing but padding")
+    seen = {}
+    for name, module in model.named_modules():
+        if name.endswith("attn.out_proj"):
+            module.register_forward_pre_hook(lambda _, args, name=name: seen.update({name: args[0]}))
+    model(**inputs)
+    has_source = inputs["attention_mask"].any(-1, keepdim=True)
+    has_target = inputs["decoder_attention_mask"].cumsum(-1) > 0
+    assert len(seen) == 6
+    for name, heads in seen.items():
+        rows = has_target if "decoder" in name and "self_attn" in name else has_source.expand(heads.shape[:2])
+        assert (heads[~rows] == 0).all(), name
+        assert (heads[rows] != 0).any(-1).all(), name
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa", "own_with_bias"])
+@every_kind
+def test_what_is_nothing_but_padding_moves_no_attention_weight(twins, backend, kind):
+    model = twins(backend, position_encoding=kind)[1]
+    ids, mask = random_padded([0, 0], extra=3)
+    model.model.encoder(ids, mask).last_hidden_state.pow(3).sum().backward()
+    for layer in model.model.encoder.layers:
+        attention = layer.self_attn
+        for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
+            assert (projection.weight.grad == 0).all()
+        assert (attention.out_proj.weight.grad == 0).all()
+        assert attention.out_proj.bias.grad.isfinite().all()
+
+
+KEEP = torch.tensor([[[1, 0, 0], [1, 1, 0], [0, 1, 1]], [[0, 0, 0], [0, 1, 0], [0, 0, 0]]]).bool()[:, None]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("fill", [-torch.inf, None])
+def test_queries_with_keys_are_found_in_masks_of_four_axes(dtype, fill):
+    expected = [[True, True, True], [False, True, False]]
+    fill = torch.finfo(dtype).min if fill is None else fill
+    added = torch.zeros(KEEP.shape, dtype=dtype).masked_fill(~KEEP, fill)
+    assert queries_with_keys(KEEP).tolist() == expected
+    assert queries_with_keys(added).tolist() == expected
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(2, 3), torch.tensor([[0, 1], [1, 1]])], ids=str)
+def test_where_all_queries_have_keys_nothing_is_done(mask):
+    assert queries_with_keys(mask) is None
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa", "own", "own_with_bias"])
+@pytest.mark.parametrize("form", ["boolean", "added"])
+def test_a_mask_of_four_axes_may_be_given(twins, backend, form):
+    """Each query has keys of its own: as PyTorch's attention has it, and zero where there are none."""
+    encoder = twins(backend)[1].model.encoder
+    if (backend, form) in (("own", "boolean"), ("own_with_bias", "added")):
+        pytest.skip("not the kind of mask that this function was registered with")
+    mask = KEEP if form == "boolean" else torch.zeros(KEEP.shape).masked_fill(~KEEP, torch.finfo(torch.float32).min)
+    seen = []
+    attention = encoder.layers[0].self_attn
+    attention.register_forward_hook(lambda _, args, output: seen.append((args[0], output[0])))
+    encoder(torch.randint(3, 20, (2, 3)), mask)
+    x, output = seen[0]
+    query, key, value = (
+        p(x).unflatten(-1, (2, 8)).transpose(1, 2) for p in (attention.q_proj, attention.k_proj, attention.v_proj)
+    )
+    heads = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=KEEP)
+    heads = heads.masked_fill(~KEEP.any(-1, keepdim=True), 0)
+    assert_near(output, attention.out_proj(heads.transpose(1, 2).flatten(2)), 1e-5)
+
+
+# --- backends that are refused ---
+
+
+def flash(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
+    raise AssertionError("never called")
+
+
+AttentionInterface.register("some_flash", flash)
+AttentionMaskInterface.register("some_flash", sdpa_mask)
+AttentionInterface.register("maskless", own_with_bias)
+AttentionInterface.register("somebody/kernel", own_with_bias)
+
+
+@pytest.mark.parametrize("name", ["some_flash", "flash_attention_2", "own"])
+def test_alibi_is_refused_where_its_bias_can_not_be_added(tiny_config, name):
+    with pytest.raises(ValueError, match=rf"{name} .*position_bias: use attn_implementation='sdpa' or 'eager'"):
+        check_backend(name, tiny_config(position_encoding="alibi"))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"d_k": 4, "d_v": 6}, {"d_k": 4}, {"d_v": 4}, {"d_k": 8, "decoder_attention_heads": 4}], ids=str
+)
+def test_keys_and_values_of_different_sizes_are_refused_by_flash_attention(tiny_config, changes):
+    sizes = changes.get("d_k", 8), changes.get("d_v", 8 if "decoder_attention_heads" not in changes else 4)
+    message = rf"some_flash .*d_k={sizes[0]} .*d_v={sizes[1]}: use attn_implementation='sdpa' or 'eager'"
+    with pytest.raises(ValueError, match=message):
+        check_backend("some_flash", tiny_config(**changes))
+
+
+def test_a_function_without_a_mask_is_refused(tiny_config):
+    with pytest.raises(ValueError, match=r"maskless would see padding .*AttentionMaskInterface.register\('maskless'"):
+        check_backend("maskless", tiny_config())
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("eager", {"position_encoding": "alibi", "d_k": 4, "d_v": 6}),
+        ("sdpa", {"position_encoding": "alibi", "d_k": 4, "d_v": 6}),
+        ("flex_attention", {"position_encoding": "alibi"}),
+        ("own_with_bias", {"position_encoding": "alibi", "d_k": 4, "d_v": 6}),
+        ("own", {"position_encoding": "rotary", "d_k": 4, "d_v": 6}),
+        ("some_flash", {"position_encoding": "rotary", "d_k": 4, "d_v": 4}),
+        ("flash_attention_2", {}),
+        ("somebody/kernel", {}),
+        ("paged|sdpa", {}),
+    ],
+    ids=str,
+)
+def test_what_can_be_computed_is_not_refused(tiny_config, name, changes):
+    check_backend(name, tiny_config(**changes))
+
+
+@pytest.mark.parametrize("how", ["built", "loaded", "set", "called"])
+def test_a_backend_is_checked_wherever_it_is_chosen(tiny_config, tmp_path, how):
+    config = tiny_config(position_encoding="alibi")
+    with pytest.raises(ValueError, match="own can't add ALiBi's bias"):
+        if how == "built":
+            config._attn_implementation = "own"
+            VanillaForConditionalGeneration(config)
+        else:
+            model = VanillaForConditionalGeneration(config)
+            if how == "loaded":
+                model.save_pretrained(tmp_path)
+                VanillaForConditionalGeneration.from_pretrained(tmp_path, attn_implementation="own")
+            elif how == "set":
+                model.set_attn_implementation("own")
+            else:
+                VanillaForConditionalGeneration._from_config(config, attn_implementation="own")
+
+
+def test_an_unknown_backend_is_refused_by_the_library(tiny_model):
+    with pytest.raises(ValueError, match='"nonsense" is not supported|attn_implementation="nonsense"'):
+        tiny_model().set_attn_implementation("nonsense")
+
+
+# --- attention weights ---
+
+
+@pytest.fixture
+def warnings_of(caplog):
+    """What the model warned of, and nothing that a test before this one has warned of already."""
+    transformers_logging.warning_once.cache_clear()
+    caplog.set_level(logging.WARNING, "modeling_vanilla")
+    yield lambda: [record.getMessage() for record in caplog.records if "attention weights" in record.getMessage()]
+    transformers_logging.warning_once.cache_clear()
+
+
+@every_pair
+@pytest.mark.parametrize("masks", ["none", "left", "nothing but padding"])
+@torch.no_grad()
+def test_attention_weights_are_eagers_on_any_backend(twins, backend, kind, masks):
+    eager, other = twins(backend, position_encoding=kind)
+    inputs = batch(masks)
+    expected, output = (model(**inputs, output_attentions=True) for model in (eager, other))
+    for name, S, T in (("encoder_attentions", 6, 6), ("decoder_attentions", 5, 5), ("cross_attentions", 6, 5)):
+        assert [x.shape for x in output[name]] == [(3, 2, T, S)] * 2
+        for weights, others in zip(output[name], expected[name], strict=True):
+            assert torch.equal(weights, others)
+            sums = weights.sum(-1)
+            assert ((sums - 1).abs().lt(1e-5) | (sums == 0)).all()
+    assert torch.equal(output.logits, expected.logits)
+    assert_near(other(**inputs).logits, expected.logits, 1e-5)
+
+
+def count(monkeypatch, backend: str) -> list:
+    """Calls of a backend's function."""
+    calls = []
+    function = AttentionInterface()[backend]
+    monkeypatch.setitem(
+        AttentionInterface._global_mapping,
+        backend,
+        lambda *args, **kwargs: (calls.append(backend), function(*args, **kwargs))[1],
+    )
+    return calls
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "flex_attention"])
+@torch.no_grad()
+def test_only_the_call_that_wants_weights_runs_on_eager_and_one_warning_says_so(
+    twins, monkeypatch, warnings_of, backend
+):
+    other = twins(backend)[1]
+    calls = count(monkeypatch, backend)
+    inputs = batch("left")
+    other(**inputs)
+    assert (len(calls), warnings_of()) == (6, [])
+    other(**inputs, output_attentions=True)
+    other(**inputs, output_attentions=True)
+    assert len(calls) == 6
+    assert warnings_of() == [
+        f"{backend} gives no attention weights: calls with output_attentions=True run on eager"
+    ]
+    assert other(**inputs).decoder_attentions is None
+    assert len(calls) == 12
+    assert other.config._attn_implementation == backend
+
+
+@torch.no_grad()
+def test_weights_asked_for_on_eager_warn_of_nothing(twins, warnings_of):
+    twins("sdpa")[0](**batch("left"), output_attentions=True)
+    assert warnings_of() == []
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "flex_attention"])
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_generation_gives_attention_weights_on_any_backend(twins, monkeypatch, warnings_of, backend, num_beams):
+    eager, other = twins(backend)
+    ids, mask = random_padded([5, 3])
+    settings = {"max_new_tokens": 4, "min_new_tokens": 4, "num_beams": num_beams, "no_repeat_ngram_size": 1}
+    asked = {"output_attentions": True, "return_dict_in_generate": True}
+    expected, output = (model.generate(ids, attention_mask=mask, **settings, **asked) for model in (eager, other))
+    assert torch.equal(output.sequences, expected.sequences)
+    for name in ("encoder_attentions", "decoder_attentions", "cross_attentions"):
+        flat = [
+            [weights for step in result[name] for weights in (step if isinstance(step, tuple) else [step])]
+            for result in (output, expected)
+        ]
+        assert len(flat[0]) == (2 if name == "encoder_attentions" else 8)
+        torch.testing.assert_close(*flat, rtol=1e-5, atol=1e-6)
+    assert len(warnings_of()) == 1
+    calls = count(monkeypatch, backend)
+    assert torch.equal(other.generate(ids, attention_mask=mask, **settings), expected.sequences)
+    assert len(calls) == 2 + 4 * 4
+
+
+def test_weights_of_a_training_step_have_gradients(twins):
+    """On eager for the call, so that something may be learned from them."""
+    other = twins("sdpa")[1].train()
+    output = other(**batch("right"), output_attentions=True)
+    output.cross_attentions[1].square().sum().backward()
+    assert other.model.decoder.layers[1].encoder_attn.q_proj.weight.grad.abs().sum() > 0
+
+
+# --- caches ---
+
+
+def cache_of(config, name: str, length: int) -> EncoderDecoderCache:
+    own = StaticCache(config=config, max_cache_len=length) if name == "static" else DynamicCache(config=config)
+    return EncoderDecoderCache(own, DynamicCache(config=config))
+
+
+@every_kind
+@pytest.mark.parametrize("backend", ["eager", "sdpa", "flex_attention", "own_with_bias"])
+@pytest.mark.parametrize("name", ["dynamic", "static"])
+@pytest.mark.parametrize("pieces", [[1] * 6, [3, 1, 2]], ids=str)
+@pytest.mark.parametrize("side", [None, "left"])
+@torch.no_grad()
+def test_cached_decoding_equals_uncached(twins, kind, backend, name, pieces, side):
+    """With prefixes padded on the left too, of which one has no token until the second piece."""
+    model = twins(backend, position_encoding=kind)[1]
+    source, mask = random_padded([5, 3, 4])
+    target, target_mask = random_padded([6, 4, 1], side or "left")
+    if side is None:
+        target_mask = torch.ones_like(target_mask)
+    inputs = {"input_ids": source, "attention_mask": mask}
+    expected = model(**inputs, decoder_input_ids=target, decoder_attention_mask=target_mask, use_cache=False).logits
+    cache, end, logits = cache_of(model.config, name, 8), 0, []
+    for piece in target.split(pieces, 1):
+        end += piece.shape[1]
+        so_far = None if side is None else target_mask[:, :end]
+        output = model(**inputs, decoder_input_ids=piece, decoder_attention_mask=so_far, cache=cache, use_cache=True)
+        logits.append(output.logits)
+    assert_near(torch.cat(logits, 1), expected, 1e-5)
+
+
+@every_kind
+@pytest.mark.parametrize("settings", [{"use_cache": False}, {}, {"cache_implementation": "static"}], ids=str)
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_generation_after_prefixes_padded_on_the_left_is_what_each_gets_alone(twins, kind, settings, num_beams):
+    model = twins("sdpa", position_encoding=kind)[1]
+    source, mask = random_padded([5, 3, 4])
+    prefixes = [torch.tensor(prefix) for prefix in ([1, 9, 4, 11], [1, 7], [1])]
+    from tests.fixtures import padded
+
+    target, target_mask = padded(prefixes, "left")
+    settings = {"max_new_tokens": 7, "min_new_tokens": 7, "no_repeat_ngram_size": 1, "num_beams": num_beams} | settings
+    together = model.generate(
+        source, attention_mask=mask, decoder_input_ids=target, decoder_attention_mask=target_mask, **settings
+    )
+    for b, prefix in enumerate(prefixes):
+        alone = model.generate(
+            source[b : b + 1, : mask[b].sum()], decoder_input_ids=prefix[None], **settings | {"use_cache": False}
+            if "cache_implementation" not in settings else settings,
+        )
+        assert together[b, 4 - len(prefix) :].tolist() == alone[0].tolist()
+
+
+def test_a_decoder_mask_without_the_cached_tokens_is_refused(twins):
+    model = twins("sdpa")[1]
+    source, target = torch.randint(3, 20, (2, 4)), torch.randint(3, 20, (2, 3))
+    cache = model(source, decoder_input_ids=target, use_cache=True).cache
+    with pytest.raises(ValueError, match="covers 1 positions, but the input ends at 4"):
+        model(
+            source,
+            decoder_input_ids=target[:, :1],
+            decoder_attention_mask=torch.ones(2, 1),
+            cache=cache,
+        )
+
+
+@pytest.mark.parametrize("name", ["dynamic", "static"])
+@every_kind
+@torch.no_grad()
+def test_only_a_learned_table_ends(twins, kind, name):
+    """Six positions, of a table of four: the others go on as a model with a longer table does."""
+    short, long = (twins("sdpa", position_encoding=kind, max_position_embeddings=P)[1] for P in (4, 64))
+    source, target = torch.randint(3, 20, (2, 3)), torch.randint(3, 20, (2, 6))
+
+    def run(model):
+        cache = cache_of(model.config, name, 6)
+        steps = [model(source, decoder_input_ids=piece, cache=cache, use_cache=True) for piece in target.split(2, 1)]
+        return torch.cat([step.logits for step in steps], 1)
+
+    if kind == "learned":
+        with pytest.raises(ValueError, match=r"6 positions are more than the 4 .*fewer new tokens"):
+            run(short)
+        run(long)
+    else:
+        long.load_state_dict(short.state_dict())
+        assert_near(run(short), long(source, decoder_input_ids=target).logits, 1e-5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"cache_implementation": "static"}], ids=str)
+@every_kind
+def test_generation_goes_on_past_the_table_unless_it_was_learned(twins, kind, settings):
+    model = twins("sdpa", position_encoding=kind, max_position_embeddings=4)[1]
+    source = torch.randint(3, 20, (2, 3))
+    settings = {"max_new_tokens": 8, "min_new_tokens": 8, "no_repeat_ngram_size": 1} | settings
+    if kind == "learned":
+        with pytest.raises(ValueError, match=r"positions are more than the 4 .*fewer new tokens"):
+            model.generate(source, **settings)
+    else:
+        assert torch.equal(model.generate(source, **settings), model.generate(source, **settings | {"use_cache": False})
+                           if "cache_implementation" not in settings else model.generate(source, max_new_tokens=8, min_new_tokens=8, no_repeat_ngram_size=1, use_cache=False))
+
+
+@every_kind
+def test_gradient_checkpointing_gives_the_same_gradients_with_every_position(twins, kind):
+    model = twins("sdpa", position_encoding=kind)[1].train()
+    inputs = batch("left")
+    expected = {name: x.clone() for name, x in gradients_of(model, inputs).items()}
+    model.zero_grad()
+    model.activation_checkpointing_enable()
+    torch.testing.assert_close(gradients_of(model, inputs), expected, rtol=1e-6, atol=1e-7)
+
+
+@every_kind
+def test_eager_computes_what_the_model_says_in_half_precision_too(twins, kind):
+    """bfloat16's logits lie about those of float32, as far as its 8 bits go."""
+    exact, _ = twins("eager", position_encoding=kind)
+    half, _ = twins("eager", torch.bfloat16, position_encoding=kind)
+    inputs = batch("left")
+    expected = exact(**inputs).logits
+    assert (half(**inputs).logits.float() - expected).norm() < 2**-5 * expected.norm()
+
+
+def test_eager_reads_a_boolean_mask_as_an_added_one(twins):
+    module = twins("eager")[0].model.encoder.layers[0].self_attn
+    query, key, value = torch.randn(3, 2, 2, 3, 8)
+    added = torch.zeros(KEEP.shape).masked_fill(~KEEP, torch.finfo(torch.float32).min)
+    boolean, number = (eager_attention_forward(module, query, key, value, mask, 0.3)[0] for mask in (KEEP, added))
+    seen = KEEP.any(-1)[:, 0]
+    torch.testing.assert_close(boolean[seen], number[seen])

@@ -1,0 +1,185 @@
+"""`vanilla train` for the other heads: classifiers of text and images, and a language model, from files to a folder."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, DatasetDict, Image
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+
+from modeling_vanilla.heads import VanillaForImageClassification, VanillaForSequenceClassification
+from modeling_vanilla.training import load_recipe, run
+from modeling_vanilla.training.jobs.language_model import LineCollator
+from tests.fixtures import corpus, train_words, write_corpus
+
+CLASSIFIER = {
+    "source_lang": None, "target_lang": None, "max_tokens": None, "max_steps": 60, "per_device_train_batch_size": 16,
+    "learning_rate": 3e-3, "vocab_size": 310,
+}  # fmt: skip
+
+
+def words(data, output, **changes) -> list[str]:
+    """The words of a run of seconds; None takes a setting away."""
+    given = train_words(data, output, **changes)
+    pairs = zip(given[::2], given[1::2], strict=True)
+    return [word for name, value in pairs if value != "None" for word in (name, value)]
+
+
+def write_questions(folder, labels=("place", "person")) -> None:
+    """Questions whose first word decides the label."""
+    folder.mkdir()
+    for split, start in {"train": 0, "test": 1}.items():
+        lines = []
+        for i, (text, _) in enumerate(corpus(start, 2700, 20)):
+            label, word = (labels[0], "Where") if i % 2 else (labels[1], "Who")
+            lines.append(json.dumps({"text": f"{word} is {text[4:-1]}?", "label": label}))
+        (folder / f"{split}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    root = tmp_path_factory.mktemp("questions")
+    write_questions(root / "data")
+    return run(load_recipe(None, words(root / "data", root / "out", task="text_classification", **CLASSIFIER)))
+
+
+def test_a_text_classifier_learns_from_json_lines(questions):
+    (result,) = questions.results
+    assert (result["dataset"], result["name"]) == ("test", "accuracy")
+    assert result["value"] > 95
+    assert result["signature"].startswith("n:135|labels:2")
+
+
+def test_its_figure_is_the_share_of_right_answers_of_the_saved_model(questions):
+    classify = pipeline("text-classification", str(questions.folder))
+    records = [json.loads(line) for line in (questions.folder.parent / "data" / "test.jsonl").read_text().splitlines()]
+    said = [answer["label"] for answer in classify([record["text"] for record in records])]
+    right = sum(label == record["label"] for label, record in zip(said, records, strict=True))
+    assert questions.results[0]["value"] == pytest.approx(100 * right / len(records))
+    assert said == (questions.folder / "predictions" / "test.txt").read_text().splitlines()
+
+
+def test_its_folder_is_a_finished_model(questions):
+    assert not [path for path in questions.folder.rglob("*") if path.suffix in (".bin", ".pt")]
+    model, info = VanillaForSequenceClassification.from_pretrained(questions.folder, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert model.config.id2label == {0: "person", 1: "place"}
+    card = (questions.folder / "README.md").read_text()
+    assert "pipeline_tag: text-classification" in card
+    assert "labels text" in card
+    assert "accuracy" in card
+
+
+def test_labels_may_be_numbers(tmp_path):
+    write_questions(tmp_path / "data", labels=(1, 0))
+    recipe = words(tmp_path / "data", tmp_path / "out", task="text_classification", **CLASSIFIER | {"max_steps": 1})
+    run(load_recipe(None, recipe))
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["id2label"] == {"0": "0", "1": "1"}
+
+
+def test_a_label_that_training_never_showed_is_refused_with_its_row(tmp_path):
+    write_questions(tmp_path / "data")
+    (tmp_path / "data" / "test.jsonl").write_text(
+        '{"text": "Who is it?", "label": "person"}\n{"text": "What?", "label": "thing"}'
+    )
+    with pytest.raises(ValueError, match=r"test, row 2: the label 'thing' is none of the training set's: person, place"):
+        run(load_recipe(None, words(tmp_path / "data", tmp_path / "out", task="text_classification", **CLASSIFIER)))
+
+
+@pytest.mark.parametrize(
+    ("task", "key", "said"),
+    [
+        ("text_classification", "max_tokens", "per_device_train_batch_size"),
+        ("translation", "per_device_train_batch_size", "max_tokens"),
+    ],
+)
+def test_the_other_tasks_batch_size_is_refused(task, key, said):
+    with pytest.raises(ValueError, match=f"{key!r} has no effect here: .*{said}"):
+        load_recipe(None, ["--task", task, f"--{key}", "8"])
+
+
+def image_data(folder, split_validation: bool = True) -> None:
+    """Images of 4 × 4: bright at the top, or at the bottom."""
+    generator = np.random.default_rng(0)
+
+    def split(count: int) -> Dataset:
+        labels = generator.integers(0, 2, count)
+        images = generator.integers(0, 80, (count, 4, 4))
+        images[labels == 0, :2] += 150
+        images[labels == 1, 2:] += 150
+        data = Dataset.from_dict({"image": list(images.astype(np.uint8)), "label": labels.tolist()})
+        return data.cast_column("image", Image()).cast_column("label", ClassLabel(names=["top", "bottom"]))
+
+    splits = {"train": split(120), "test": split(40)} | ({"validation": split(20)} if split_validation else {})
+    DatasetDict(splits).save_to_disk(folder)
+
+
+@pytest.mark.parametrize("split_validation", [True, False])
+def test_an_image_classifier_learns_where_it_is_bright(tmp_path, split_validation):
+    image_data(tmp_path / "data", split_validation)
+    changes = CLASSIFIER | {"image_size": 4, "patch_size": 2, "cache_dir": None, "vocab_size": None}
+    result = run(load_recipe(None, words(tmp_path / "data", tmp_path / "out", task="image_classification", **changes)))
+    assert result.results[0]["value"] > 95
+    assert VanillaForImageClassification.from_pretrained(tmp_path / "out").config.image_size == 4
+    image = DatasetDict.load_from_disk(tmp_path / "data")["test"][0]["image"]
+    best = pipeline("image-classification", str(tmp_path / "out"))(image)[0]["label"]
+    assert best == (tmp_path / "out" / "predictions" / "test.txt").read_text().splitlines()[0]
+
+
+def test_images_without_labels_are_refused(tmp_path):
+    data = Dataset.from_dict({"image": [np.zeros((4, 4), np.uint8)]}).cast_column("image", Image())
+    DatasetDict(train=data).save_to_disk(tmp_path / "data")
+    changes = CLASSIFIER | {"image_size": 4, "patch_size": 2, "cache_dir": None, "vocab_size": None}
+    with pytest.raises(ValueError, match=r"train: no column label: there are image"):
+        run(load_recipe(None, words(tmp_path / "data", tmp_path / "out", task="image_classification", **changes)))
+
+
+def test_the_digits_are_scikit_learns_with_a_fifth_held_out():
+    from modeling_vanilla.data import DataArguments
+    from modeling_vanilla.data.images import load_images
+
+    data, labels = load_images(DataArguments(task="image_classification", dataset_name="digits"))
+    assert labels == list("0123456789")
+    assert (len(data["test"]), sum(map(len, data.values()))) == (360, 1797)
+    assert np.asarray(data["test"][0]["image"]).shape == (8, 8)
+    pixels = {split: {np.asarray(x["image"]).tobytes() for x in data[split]} for split in ("train", "test")}
+    assert not pixels["train"] & pixels["test"]
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory):
+    root = tmp_path_factory.mktemp("language_model")
+    changes = {"source_lang": None, "predict_with_generate": "false"}
+    return run(load_recipe(None, words(write_corpus(root / "data"), root / "out", task="language_modeling", **changes)))
+
+
+def test_a_language_model_learns_from_one_languages_lines(language_model):
+    (result,) = language_model.results
+    assert (result["dataset"], result["name"]) == ("test", "perplexity")
+    assert result["value"] < 5  # of 340 tokens; the German sentences have five places to choose at
+    assert len(language_model.samples) == 10
+
+
+def test_its_perplexity_is_that_of_a_plain_loop(language_model):
+    tokenizer = AutoTokenizer.from_pretrained(language_model.folder)
+    model = AutoModelForCausalLM.from_pretrained(language_model.folder)
+    total, count = 0.0, 0
+    for line in (language_model.folder.parent / "data" / "test.de").read_text().splitlines():
+        ids = [tokenizer.bos_token_id, *tokenizer(line)["input_ids"]]
+        with torch.no_grad():
+            log_probs = model(torch.tensor([ids[:-1]])).logits[0].log_softmax(-1)
+        total -= sum(log_probs[t, token].item() for t, token in enumerate(ids[1:]))
+        count += len(ids) - 1
+    assert language_model.results[0]["value"] == pytest.approx(math.exp(total / count), rel=1e-4)
+
+
+def test_lines_are_predicted_from_the_start_token_to_the_end_token():
+    batch = LineCollator(pad_token_id=0, start_token_id=1)(
+        [{"input_ids": [5], "labels": [5, 6, 2]}, {"input_ids": [7], "labels": [7, 2]}]
+    )
+    assert batch["input_ids"].tolist() == [[1, 5, 6, 2], [1, 7, 2, 0]]
+    assert batch["labels"].tolist() == [[-100, 5, 6, 2], [-100, 7, 2, -100]]
