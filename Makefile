@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix lint format clean
+.PHONY: help demo test test-slow conformance test-matrix lint format clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 15
@@ -28,6 +28,10 @@ test-slow: $(READY) ## run the tests that take minutes
 
 test-matrix: ## run the tests with the lowest and the newest transformers that setup.py admits
 	PYTHON=$(PYTHON) tests/matrix.sh
+
+# ARGS are pytest's: `make conformance ARGS='-m "not torch_compile_test"'` leaves out those that compile for a minute.
+conformance: $(READY) ## run the Transformers library's own common tests on our models
+	$(BIN)/pytest tests/conformance $(ARGS)
 
 lint: $(READY) ## check style and types
 	$(BIN)/ruff check .

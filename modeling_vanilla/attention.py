@@ -26,22 +26,21 @@ def check_backend(name: str, config: VanillaConfig) -> None:
     takes = inspect.signature(ALL_ATTENTION_FUNCTIONS[name]).parameters
     if config.position_encoding == "alibi" and "position_bias" not in takes:
         raise ValueError(f"{name} can't add ALiBi's bias, for its function takes no position_bias: {remedy}")
-    if "flash" in name:
-        for heads in (config.encoder_attention_heads, config.decoder_attention_heads):
-            d_k, d_v = (size or config.d_model // heads for size in (config.d_k, config.d_v))
-            if d_k != d_v:
-                raise ValueError(f"{name} can't have keys of size d_k={d_k} with values of d_v={d_v}: {remedy}")
+    for heads in (config.encoder_attention_heads, config.decoder_attention_heads):
+        d_k, d_v = (size or config.d_model // heads for size in (config.d_k, config.d_v))
+        if "flash" in name and d_k != d_v:
+            raise ValueError(f"{name} can't have keys of size d_k={d_k} with values of d_v={d_v}: {remedy}")
     if name not in ALL_MASK_ATTENTION_FUNCTIONS and "/" not in name:
         raise ValueError(
             f"{name} would see padding and the future, for it has no mask: register one beside it with "
-            f"AttentionMaskInterface.register({name!r}, transformers.masking_utils.sdpa_mask), or {remedy}"
+            f"AttentionMaskInterface.register({name!r}, transformers.masking_utils.eager_mask), or {remedy}"
         )
 
 
 def queries_with_keys(attention_mask: Any) -> torch.Tensor | None:
     """
     Which queries see any key: `(B, 1)` from a `(B, S)` mask, `(B, T)` from a `(B, 1, T, S)` one, true or added to the
-    scores; None where there is no such mask, or where a CPU finds (for a GPU would have to wait) that all do.
+    scores; None without such a mask, or where all do (which a CPU looks at, and a GPU would have to wait for).
     """
     if not isinstance(attention_mask, torch.Tensor):
         return None

@@ -111,14 +111,7 @@ class VanillaForSequenceClassification(VanillaClassifier):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """
-        Args:
-            labels: `(B)`, or `(B, L)` for several labels or numbers.
-            others: as in `VanillaEncoder.forward`.
-
-        Returns:
-            `logits` `(B, L)`, and `loss` with labels.
-        """
+        """`logits` `(B, L)`, and `loss` with labels `(B)`, or `(B, L)` for several or numbers."""
         num_items = kwargs.pop("num_items_in_batch", None)
         outputs = dict(self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs))
         result = self.classify(outputs.pop("last_hidden_state"), attention_mask, labels, num_items)
@@ -148,12 +141,8 @@ class VanillaForImageClassification(VanillaClassifier):
         self, pixel_values: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any
     ) -> ImageClassifierOutput:
         """
-        Args:
-            pixel_values: `(B, num_channels, image_size, image_size)`; a `ValueError` for any other shape.
-            labels: `(B)`, or `(B, L)` for several labels or numbers.
-
-        Returns:
-            `logits` `(B, L)`, and `loss` with labels.
+        `logits` `(B, L)`, and `loss` with labels `(B)`, or `(B, L)` for several or numbers, of `pixel_values`
+        `(B, num_channels, image_size, image_size)`; a `ValueError` for any other shape.
         """
         config, num_items = self.config, kwargs.pop("num_items_in_batch", None)
         P, expected = config.patch_size, (config.num_channels, config.image_size, config.image_size)
@@ -204,12 +193,11 @@ class VanillaForCausalLM(VanillaPreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> VanillaCausalLMOutput:
         """
+        `loss` (smoothed) and `nll` (plain) with labels, in nats a token; `logits` `(B, T, V)`; `cache`.
+
         Args:
             labels: `(B, T)`, the input's own tokens, -100 where there is nothing to predict: each from those before it.
             others: as in `VanillaDecoder.forward`, and the loss's as in `VanillaForConditionalGeneration.forward`.
-
-        Returns:
-            `loss` (smoothed) and `nll` (plain) with labels, in nats a token; `logits` `(B, T, V)`; `cache`.
         """
         settings = {name: kwargs.pop(name) for name in LOSS_SETTINGS & kwargs.keys()}
         inputs = {"position_ids": position_ids, "cache": cache, "inputs_embeds": inputs_embeds}

@@ -5,7 +5,7 @@ Shapes: `N` target tokens without padding, `C` tokens in a chunk, `D` d_model, `
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -25,9 +25,8 @@ def project_and_score(
     hidden_states: torch.Tensor,
     labels: torch.Tensor | None,
     training: bool,
-    label_smoothing: float = 0.0,
-    num_items_in_batch: int | torch.Tensor | None = None,
     return_logits: bool | None = None,
+    **settings: Any,
 ) -> dict[str, torch.Tensor | None]:
     """
     A language model's last step: `logits` `(..., V)` of `hidden_states` `(..., D)`, and `loss` and `nll` of labels, as
@@ -36,12 +35,12 @@ def project_and_score(
     # An adapter in the place of the projection, or a hook on it, must be called: then it is.
     hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks, head._backward_pre_hooks)
     is_plain = type(head) is nn.Linear and not any(hooks) and "forward" not in vars(head)
+    is_plain &= not torch.compiler.is_compiling()  # no graph can hold a loop as long as the labels say
     logits = None
     if labels is None or return_logits or (return_logits is None and not training) or not is_plain:
         logits = head(hidden_states)  # (..., V)
     if labels is None:
         return {"loss": None, "nll": None, "logits": logits}
-    settings = {"label_smoothing": label_smoothing, "num_items_in_batch": num_items_in_batch}
     if logits is None:
         scored = projected_cross_entropy(hidden_states, head.weight, labels, head.bias, **settings)
     else:
@@ -57,18 +56,16 @@ def smoothed_cross_entropy(
     ignore_index: int = -100,
 ) -> LossOutput:
     """
-    The loss of logits that are there anyway (in evaluation).
+    The loss of logits `(..., V)` that are there anyway (in evaluation), for labels `(...)`.
 
     The target distribution gives 1 - ε to the label and spreads ε evenly over the whole vocabulary, the label and the
     padding token included: the convention of PyTorch and of the library's LabelSmoother. Loss per token:
     (1 - ε) · -log p(label) + ε / V · Σ_v -log p(v).
 
     Args:
-        logits: `(..., V)`.
-        labels: `(...)`, with `ignore_index` where nothing is to be predicted.
         label_smoothing: ε, from 0 to 1.
         num_items_in_batch: tokens to divide the sum by, where a batch comes in several pieces; None: those here.
-        ignore_index: the label that marks padding.
+        ignore_index: the label where nothing is to be predicted.
     """
     logits, labels = logits.float().flatten(0, -2), labels.flatten()  # (N', V), (N')
     cross_entropy = partial(nn.functional.cross_entropy, logits, labels, ignore_index=ignore_index, reduction="sum")
@@ -96,14 +93,9 @@ def projected_cross_entropy(
 
     Args:
         hidden_states: the decoder's output, `(..., D)`.
-        weight: the output projection, `(V, D)`.
-        labels: `(...)`.
-        bias: the output projection's, `(V)`.
-        chunk_size: tokens in a chunk; None picks one whose logits stay in a CPU's cache.
-        label_smoothing, num_items_in_batch, ignore_index: as in `smoothed_cross_entropy`.
-
-    Raises:
-        ValueError: for a chunk size below 1.
+        weight, bias: the output projection, `(V, D)` and `(V)`.
+        chunk_size: tokens in a chunk, at least 1 (a `ValueError`); None picks one whose logits stay in a CPU's cache.
+        others: as in `smoothed_cross_entropy`.
     """
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"chunk_size={chunk_size}: must be at least 1 token")

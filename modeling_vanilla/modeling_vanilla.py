@@ -85,7 +85,8 @@ class VanillaEncoderLayer(GradientCheckpointingLayer):
 
     def forward(self, hidden_states: torch.Tensor, to_self: Settings = None, **kwargs: Any) -> torch.Tensor:
         """Maps `(B, S, D)` to `(B, S, D)`."""
-        x = self.residual(hidden_states, self.self_attn_layer_norm, lambda x: self.self_attn(x, **(to_self or {}), **kwargs)[0])
+        told = {**(to_self or {}), **kwargs}
+        x = self.residual(hidden_states, self.self_attn_layer_norm, lambda x: self.self_attn(x, **told)[0])
         return self.residual(x, self.final_layer_norm, self.feed_forward)
 
 
@@ -111,15 +112,12 @@ class VanillaDecoderLayer(VanillaEncoderLayer):
         **kwargs: Any,
     ) -> torch.Tensor:
         """Maps `(B, T, D)` to `(B, T, D)`, given the encoder's output `(B, S, D)`."""
-        x = self.residual(
-            hidden_states, self.self_attn_layer_norm, lambda x: self.self_attn(x, cache=cache, **(to_self or {}), **kwargs)[0]
-        )
+        told = {"cache": cache, **(to_self or {}), **kwargs}
+        x = self.residual(hidden_states, self.self_attn_layer_norm, lambda x: self.self_attn(x, **told)[0])
         if self.has_encoder:
-            x = self.residual(
-                x,
-                self.encoder_attn_layer_norm,
-                lambda x: self.encoder_attn(x, encoder_hidden_states, cache=cache, **(to_encoder or {}), **kwargs)[0],
-            )
+            told = {"cache": cache, **(to_encoder or {}), **kwargs}
+            norm, states = self.encoder_attn_layer_norm, encoder_hidden_states
+            x = self.residual(x, norm, lambda x: self.encoder_attn(x, states, **told)[0])
         return self.residual(x, self.final_layer_norm, self.feed_forward)
 
 
@@ -175,21 +173,23 @@ class VanillaPreTrainedModel(PreTrainedModel):
             config.vocab_size = len(source.weight)
             return source
         resized = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        target = model.decoder.embed_tokens if hasattr(model, "decoder") else resized
-        if len(target.weight) != len(resized.weight):
-            model.decoder.embed_tokens = self._get_resized_embeddings(
-                target, len(resized.weight), mean_resizing=mean_resizing
-            )
-        config.vocab_size = config.decoder_vocab_size = len(resized.weight)
+        size, target = len(resized.weight), model.decoder.embed_tokens if hasattr(model, "decoder") else resized
+        if len(target.weight) != size:
+            model.decoder.embed_tokens = self._get_resized_embeddings(target, size, mean_resizing=mean_resizing)
+        config.vocab_size = config.decoder_vocab_size = size
         return resized
 
 
 class VanillaStack(VanillaPreTrainedModel):
     """What encoder and decoder have in common: embeddings (sections 3.4 and 3.5) below a stack of layers."""
 
-    def __init__(self, config: VanillaConfig, vocab_size: int, layers: list[VanillaEncoderLayer]):
+    layer: type[VanillaEncoderLayer]
+
+    def __init__(self, config: VanillaConfig):
         super().__init__(config)
-        D, P = config.d_model, config.max_position_embeddings
+        D, P, side = config.d_model, config.max_position_embeddings, self.layer.side
+        vocab_size = config.vocab_size if side == "encoder" else config.decoder_vocab_size
+        layers = [self.layer(config, i) for i in range(getattr(config, f"{side}_layers"))]
         self.embed_tokens = nn.Embedding(vocab_size, D, config.pad_token_id)
         self.embed_scale = math.sqrt(D) if config.scale_embedding else 1.0
         if config.position_encoding == "sinusoidal":
@@ -215,7 +215,7 @@ class VanillaStack(VanillaPreTrainedModel):
     def add_positions(
         self, embeds: torch.Tensor, start: int | torch.Tensor, num_keys: int, position_ids: torch.Tensor | None
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Dropout(embeds · sqrt(D) + PE), `(B, L, D)`, summed in the table's float32; or what to tell self attention."""
+        """Dropout(embeds · sqrt(D) + PE), `(B, L, D)`, summed in the table's float32; or self attention is told."""
         x, L = embeds * self.embed_scale, embeds.shape[1]
         to_self: dict[str, Any] = {}
         if self.embed_positions is None:
@@ -243,12 +243,8 @@ class VanillaStack(VanillaPreTrainedModel):
 class VanillaEncoder(VanillaStack):
     """A stack of N encoder layers (section 3.1, "Encoder")."""
 
+    layer = VanillaEncoderLayer
     _can_record_outputs = {"hidden_states": VanillaEncoderLayer, "attentions": VanillaAttention}  # noqa: RUF012
-
-    def __init__(self, config: VanillaConfig):
-        super().__init__(
-            config, config.vocab_size, [VanillaEncoderLayer(config, i) for i in range(config.encoder_layers)]
-        )
 
     @merge_with_config_defaults
     @capture_outputs
@@ -261,14 +257,12 @@ class VanillaEncoder(VanillaStack):
         **kwargs: Any,
     ) -> BaseModelOutput:
         """
-        Args:
-            input_ids: `(B, S)`.
-            attention_mask: `(B, S)`, 1 where there is a token and 0 where there is padding, on either side.
-            inputs_embeds: `(B, S, D)` in the place of `input_ids`, not yet scaled.
-            position_ids: `(B, S)`; by default the mask's tokens are counted.
+        The encoder's output, `last_hidden_state` `(B, S, D)`.
 
-        Returns:
-            `last_hidden_state` `(B, S, D)`.
+        Args:
+            input_ids, inputs_embeds: `(B, S)`, or `(B, S, D)`, not yet scaled.
+            attention_mask: `(B, S)`, 1 where there is a token and 0 where there is padding, on either side.
+            position_ids: `(B, S)`; by default the mask's tokens are counted.
         """
         embeds = self.embed(input_ids, inputs_embeds)
         S = embeds.shape[1]
@@ -285,18 +279,12 @@ class VanillaEncoder(VanillaStack):
 class VanillaDecoder(VanillaStack):
     """A stack of N decoder layers (section 3.1, "Decoder")."""
 
+    layer = VanillaDecoderLayer
     _can_record_outputs = {  # noqa: RUF012
         "hidden_states": VanillaDecoderLayer,
         "attentions": OutputRecorder(VanillaAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(VanillaAttention, index=1, layer_name="encoder_attn"),
     }
-
-    def __init__(self, config: VanillaConfig):
-        super().__init__(
-            config,
-            config.decoder_vocab_size or config.vocab_size,
-            [VanillaDecoderLayer(config, i) for i in range(config.decoder_layers)],
-        )
 
     @merge_with_config_defaults
     @capture_outputs
@@ -314,17 +302,14 @@ class VanillaDecoder(VanillaStack):
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """
-        Args:
-            input_ids: `(B, T)`; with a cache, the tokens that aren't in it yet.
-            attention_mask: `(B, T)`, cached positions included; needed only for padding on the left.
-            encoder_hidden_states: `(B, S, D)`.
-            encoder_attention_mask: `(B, S)`, 1 where there is a token.
-            cache: keys and values of earlier calls; made here when `use_cache` asks for one.
-            inputs_embeds: `(B, T, D)` in the place of `input_ids`, not yet scaled.
-            position_ids: `(B, T)`; by default the mask's tokens are counted, or all.
+        The decoder's output, `last_hidden_state` `(B, T, D)`, and `cache`.
 
-        Returns:
-            `last_hidden_state` `(B, T, D)` and `cache`.
+        Args:
+            input_ids, inputs_embeds: `(B, T)`, or `(B, T, D)`, not yet scaled; with a cache, what isn't in it yet.
+            attention_mask: `(B, T)`, cached positions included; needed only for padding on the left.
+            encoder_hidden_states, encoder_attention_mask: `(B, S, D)`, and `(B, S)`, 1 where there is a token.
+            cache: keys and values of earlier calls; made here when `use_cache` asks for one.
+            position_ids: `(B, T)`; by default the mask's tokens are counted, or all.
         """
         embeds = self.embed(input_ids, inputs_embeds)
         T = embeds.shape[1]
@@ -340,13 +325,16 @@ class VanillaDecoder(VanillaStack):
             self.embed_positions.reach(self_cache.get_max_length())
 
         has_keys = queries_with_keys(attention_mask)
-        if attention_mask is not None and attention_mask.ndim == 2:
+        if attention_mask is not None and len(attention_mask.shape) == 2:  # flex_attention's masks have no ndim
             counts = count_tokens(attention_mask, start, T)  # (B, T)
             position_ids = (counts - 1).clamp(min=0) if position_ids is None else position_ids
             has_keys = None if all_true(counts > 0) else counts > 0
         hidden_states, to_self = self.add_positions(embeds, start, num_keys, position_ids)  # (B, T, D)
         config = self.mask_settings(kwargs)
         to_self["attention_mask"] = create_causal_mask(config, embeds, attention_mask, self_cache)
+        if isinstance(start, torch.Tensor) and not isinstance(to_self["attention_mask"], torch.Tensor | None):
+            # flex_attention's mask looks the length up later, when the first layer has raised it: let it keep this one.
+            self_cache.layers[0].cumulative_length = start.clone()
         to_self["has_keys"] = has_keys
         to_encoder = None
         if self.config.is_encoder_decoder:
@@ -400,16 +388,12 @@ class VanillaModel(VanillaPreTrainedModel):
         **kwargs: Any,
     ) -> Seq2SeqModelOutput:
         """
-        Args:
-            input_ids, inputs_embeds: the source, `(B, S)` or `(B, S, D)`.
-            attention_mask, position_ids: `(B, S)`, 1 where the source has a token; and where it stands.
-            decoder_input_ids, decoder_inputs_embeds: the target so far, `(B, T)` or `(B, T, D)`.
-            decoder_attention_mask, decoder_position_ids: `(B, T)`; needed only for padding on the left.
-            encoder_outputs: what the encoder gave earlier, or a tuple of it; the source is then not read again.
-            cache, use_cache: the decoder's.
+        `last_hidden_state` `(B, T, D)`, and the encoder's and decoder's other outputs.
 
-        Returns:
-            `last_hidden_state` `(B, T, D)`, and the encoder's and decoder's other outputs.
+        Args:
+            input_ids, inputs_embeds, attention_mask, position_ids: the encoder's.
+            encoder_outputs: what the encoder gave earlier, or a tuple of it; the source is then not read again.
+            others: the decoder's.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
@@ -475,6 +459,10 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
         self, *args: Any, decoder_attention_mask: Any = None, decoder_position_ids: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
         """The library's; but positions are counted before it makes a static cache's mask, which can't be counted."""
+        cache, first = kwargs.get("cache"), kwargs.get("is_first_iteration")
+        if cache is not None and not first and kwargs.get("next_sequence_length", 1) is None:
+            # An assistant drafts again: the library hands it the cached tokens too, unless they come with a mask.
+            kwargs["next_sequence_length"] = args[0].shape[1] - cache.get_seq_length()
         if decoder_position_ids is None and decoder_attention_mask is not None and decoder_attention_mask.ndim == 2:
             decoder_position_ids = (decoder_attention_mask.long().cumsum(-1) - 1).clamp(min=0)
         masks = {"decoder_attention_mask": decoder_attention_mask, "decoder_position_ids": decoder_position_ids}
@@ -496,17 +484,14 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> VanillaSeq2SeqLMOutput:
         """
+        `loss` (smoothed) and `nll` (plain) with labels, in nats a token; `logits` `(B, T, V)`; and the model's outputs.
+
         Args:
             labels: `(B, T)`, -100 where there is nothing to predict. Decoder inputs are made from them if not given.
-            label_smoothing (`float`, defaults to 0): ε of section 5.4.
-            num_items_in_batch (`int`, *optional*): target tokens of the whole update, where a batch comes in pieces.
-            return_logits (`bool`, *optional*): by default no logits are kept when training with labels, because they
-                need `V` numbers a token.
+            label_smoothing: ε of section 5.4, 0 unless given.
+            num_items_in_batch: target tokens of the whole update, where a batch comes in pieces.
+            return_logits: by default none are kept when training with labels, for they need `V` numbers a token.
             others: as in `VanillaModel.forward`.
-
-        Returns:
-            `loss` (smoothed) and `nll` (plain) with labels, in nats a token; `logits` `(B, T, V)`; and the model's
-            other outputs.
         """
         # By keyword only: Trainer takes every argument with "label" in its name for a column of the data.
         settings = {name: kwargs.pop(name) for name in LOSS_SETTINGS & kwargs.keys()}
@@ -521,9 +506,4 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
         return VanillaSeq2SeqLMOutput(**scored, **outputs)
 
 
-__all__ = [
-    "VanillaForConditionalGeneration",
-    "VanillaModel",
-    "VanillaPreTrainedModel",
-    "VanillaSeq2SeqLMOutput",
-]
+__all__ = ["VanillaForConditionalGeneration", "VanillaModel", "VanillaPreTrainedModel", "VanillaSeq2SeqLMOutput"]

@@ -14,6 +14,7 @@ from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from tests.fixtures import trained  # noqa: F401  (a fixture for all)
 
 torch.set_num_threads(1)
+collect_ignore = ["conformance"]  # a run of its own, `make conformance`: there `tests` is the library's package
 
 TINY = {
     "vocab_size": 20,

@@ -210,7 +210,7 @@ def plain_beams(
         else:
             chosen = [total.argsort(descending=True)[: 2 * num_beams].tolist() for total in totals]
         for beams, total, indices in zip(running, totals, chosen, strict=True):
-            extended = [(total[i].item(), [*beams[i // V][1], i % V]) for i in indices]
+            extended = [(total[i].item(), [*beams[i // V][1], i % V]) for i in indices if total[i] > -torch.inf]
             candidates.append(sorted(extended, reverse=True))
         for i, extended in enumerate(candidates):
             running[i] = [(score, sequence) for score, sequence in extended if sequence[-1] != EOS][:num_beams]
@@ -220,7 +220,7 @@ def plain_beams(
                 if sequence[-1] == EOS or n == max_new_tokens:
                     finished[i].append((score / n**length_penalty, sequence))
             finished[i] = sorted(finished[i], reverse=True)[:num_beams]
-            if len(finished[i]) == num_beams and early_stopping != "never":
+            if len(finished[i]) == num_beams and running[i] and early_stopping != "never":
                 best = running[i][0][0] / n**length_penalty
                 done[i] = early_stopping is True or best <= finished[i][-1][0]
         if all(done):

@@ -59,7 +59,7 @@ ENCODINGS = {
     "sinusoidal": {"tied_embeddings": "none", "decoder_vocab_size": 23, "norm_position": "pre"},
     "learned": {"position_offset": 2, "d_k": 3, "d_v": 5},
     "rotary": {"encoder_layers": 1, "decoder_layers": 3, "norm_position": "pre"},
-    "alibi": {"encoder_attention_heads": 4, "decoder_attention_heads": 1, "encoder_layers": 3},
+    "alibi": {"encoder_attention_heads": 4, "decoder_attention_heads": 8, "encoder_layers": 3},
 }
 CACHES = {
     "none": {"use_cache": False},
@@ -115,10 +115,6 @@ def generated(mode: str, model, batch: dict, prefixes, **settings) -> list[list[
     return [row[longest - len(prefixes[i // n]) :] for i, row in enumerate(rows)]
 
 
-def lengths_differ(rows: list[list[int]]) -> bool:
-    return len(set(map(len, rows))) > 1
-
-
 @functools.cache
 def batch_of(lengths: tuple[int, ...], left: bool = False) -> dict[str, torch.Tensor]:
     """The same sentences on every call."""
@@ -128,8 +124,17 @@ def batch_of(lengths: tuple[int, ...], left: bool = False) -> dict[str, torch.Te
 
 @pytest.fixture(scope="module")
 def model_with(lively):
-    """The model with a kind of positions, the same on every call."""
-    return functools.cache(lambda encoding: lively(3, position_encoding=encoding, **ENCODINGS[encoding]))
+    """The model with a kind of positions, the same on every call. What was said before matters to it."""
+
+    def build(encoding: str):
+        model = lively(3, position_encoding=encoding, **ENCODINGS[encoding])
+        with torch.no_grad():
+            for layer in model.model.decoder.layers:
+                layer.self_attn.v_proj.weight *= 3
+            model.lm_head.bias[EOS] -= 0.7
+        return model
+
+    return functools.cache(build)
 
 
 @pytest.fixture(scope="module")
@@ -171,14 +176,15 @@ def counted(model):
     handle.remove()
 
 
-def cells(*columns, offloaded_with: tuple[str, ...]):
-    """Every mode with every cache and what else; the offloaded ones, which need a GPU, with one thing else."""
+def cells(rows, offloaded_with: tuple[str, ...]) -> list:
+    """Every mode with every cache in each of these rows; the offloaded ones, which need a GPU, in one of them."""
     needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="offloaded caches use CUDA's streams")
-    for mode, cache, *others in itertools.product(MODES, CACHES, *columns):
-        if cache in ON_THE_CPU:
-            yield pytest.param(mode, cache, *others, id="-".join((mode, cache, *others)))
-        elif tuple(others) == offloaded_with:
-            yield pytest.param(mode, cache, *others, id="-".join((mode, cache, *others)), marks=needs_cuda)
+    params = []
+    for mode, cache, row in itertools.product(MODES, CACHES, rows):
+        if cache in ON_THE_CPU or row == offloaded_with:
+            marks = () if cache in ON_THE_CPU else needs_cuda
+            params.append(pytest.param(mode, cache, *row, id="-".join((mode, cache, *row)), marks=marks))
+    return params
 
 
 def placed(cache: str, model, batch: dict):
@@ -196,9 +202,10 @@ every_encoding = pytest.mark.parametrize("encoding", ENCODINGS)
 # --- encoder-decoder: mode, cache, padding, positions ---
 
 
-@pytest.mark.parametrize(
-    ("mode", "cache", "padding", "encoding"), cells(PADDINGS, ENCODINGS, offloaded_with=("left", "sinusoidal"))
-)
+PADDED = [("unpadded", "sinusoidal"), *itertools.product(("right", "left"), ENCODINGS)]
+
+
+@pytest.mark.parametrize(("mode", "cache", "padding", "encoding"), cells(PADDED, offloaded_with=("left", "sinusoidal")))
 def test_translation(model_with, expected, mode, cache, padding, encoding):
     lengths, left = PADDINGS[padding]
     model, batch = placed(cache, model_with(encoding), batch_of(lengths, left))
@@ -209,11 +216,19 @@ def test_translation(model_with, expected, mode, cache, padding, encoding):
         assert rows == plain(mode, model, list(each(batch)), STARTS)
 
 
+GIVEN = [  # what each kind of positions may be sensitive to
+    ("prefix", "sinusoidal"),
+    ("prefix", "rotary"),
+    *(("left_padded_prefix", encoding) for encoding in ENCODINGS),
+    ("inputs_embeds", "learned"),
+    ("encoder_outputs", "alibi"),
+]
+
+
+@pytest.mark.parametrize(("given", "encoding"), GIVEN, ids=map("-".join, GIVEN))
 @every_cache
-@pytest.mark.parametrize("given", ["prefix", "left_padded_prefix", "inputs_embeds", "encoder_outputs"])
-@every_mode
-@every_encoding
-def test_translation_with_other_inputs(model_with, expected, encoding, mode, given, cache):
+@pytest.mark.parametrize("mode", ["greedy", "sampling", "beam", "beam_sampling"])
+def test_translation_with_other_inputs(model_with, expected, mode, cache, given, encoding):
     model, batch, name = model_with(encoding), dict(batch_of(RAGGED, True)), "STARTS"
     if given == "prefix":
         name, batch["decoder_input_ids"] = "PREFIXES", torch.tensor(PREFIXES)
@@ -258,8 +273,8 @@ def test_output_scores_are_the_plain_loops(model_with, cache, encoding):
 
 
 @pytest.mark.parametrize("target", [20, 13, 31], ids="target_vocabulary_{}".format)
-@pytest.mark.parametrize("cache", ["none", "dynamic", "static"])
-@pytest.mark.parametrize("mode", ["greedy", "beam", "n_best"])
+@pytest.mark.parametrize("cache", ["none", "dynamic"])
+@pytest.mark.parametrize("mode", ["greedy", "n_best"])
 def test_transition_scores_are_the_tokens_log_probabilities(lively, mode, cache, target):
     """The source has 20 words; the library's function must not take that for the width of the scores."""
     model = lively(6, tied_embeddings="none", decoder_vocab_size=target)
@@ -293,88 +308,97 @@ def test_transition_scores_are_the_tokens_log_probabilities(lively, mode, cache,
 
 # --- logits processors ---
 
-PROCESSORS = {
+BAD_WORDS = [[3], [15, 9], [START, 5]]
+PROCESSORS = {  # what generate() is told, and the same as rules, of which the last is the one in question
     "repetition_penalty": ({"repetition_penalty": 2.5}, [less_of_what_was_said(2.5)]),
     "no_repeat_ngram": ({"no_repeat_ngram_size": 2}, [no_repeated_ngram(2)]),
-    "bad_words": ({"bad_words_ids": [[16], [4], [5, 5], [17, 14]]}, [never([16], [4], [5, 5], [17, 14])]),
-    "min_new_tokens": ({"min_new_tokens": 6}, [no_end_before(7)]),
-    "forced_bos": ({"forced_bos_token_id": 8}, [forced(8, 1)]),
+    "bad_words": (NO_REPEATS | {"bad_words_ids": BAD_WORDS}, [no_repeats, never(*BAD_WORDS)]),
+    "min_new_tokens": (NO_REPEATS | {"min_new_tokens": 6}, [no_repeats, no_end_before(7)]),
+    "forced_bos": (NO_REPEATS | {"forced_bos_token_id": 8}, [no_repeats, forced(8, 1)]),
     "forced_eos": ({"forced_eos_token_id": EOS}, [forced(EOS, NEW)]),
 }
 PROCESSORS["all"] = (
     dict(itertools.chain.from_iterable(settings.items() for settings, _ in PROCESSORS.values())),
-    [rule for _, rules in PROCESSORS.values() for rule in rules],
+    [rules[-1] for _, rules in PROCESSORS.values()],
 )
+PROCESSORS["all"][0]["no_repeat_ngram_size"] = 2
 
 
 @pytest.fixture(scope="module")
-def under_rules(lively):
-    """The model of these tests, and the plain loops' rows."""
-    model = lively(8, decoder_layers=3)
+def ending(lively):
+    """A model that is soon at its end, unless it is told not to be."""
+    model = lively(2, decoder_layers=3, tied_embeddings="none")
+    with torch.no_grad():
+        model.lm_head.bias[EOS] += 1.0
+    return model
 
-    @functools.cache
-    def rows(mode: str, processor: str | None):
-        rules = PROCESSORS[processor][1] if processor else ()
-        return plain(mode, model, list(each(batch_of(RAGGED))), STARTS, rules)
 
-    return model, rows
+@pytest.fixture(scope="module")
+def expected_under_rules(ending):
+    batch = list(each(batch_of(RAGGED)))
+    return functools.cache(lambda mode, *rules: plain(mode, ending, batch, STARTS, rules))
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("mode", ["greedy", "sampling", "beam", "beam_sampling"])
 @pytest.mark.parametrize("processor", PROCESSORS)
-def test_logits_processors(under_rules, processor, mode, cache):
-    model, rows = under_rules
-    settings = PROCESSORS[processor][0] | CACHES[cache]
-    assert generated(mode, model, batch_of(RAGGED, True), STARTS, **settings) == rows(mode, processor)
+def test_logits_processors(ending, expected_under_rules, processor, mode, cache):
+    settings, rules = PROCESSORS[processor]
+    rows = generated(mode, ending, batch_of(RAGGED, True), STARTS, **settings, **CACHES[cache])
+    assert rows == expected_under_rules(mode, *rules)
 
 
+@pytest.mark.parametrize("mode", ["greedy", "beam"])
 @pytest.mark.parametrize("processor", PROCESSORS)
-def test_each_processor_changes_what_is_said(under_rules, processor):
-    _, rows = under_rules
-    assert rows("greedy", processor) != rows("greedy", None)
-    assert rows("beam", processor) != rows("beam", None)
+def test_each_processor_changes_what_is_said(expected_under_rules, processor, mode):
+    """Or the comparisons above would compare nothing."""
+    rules = PROCESSORS[processor][1]
+    others = [] if processor == "all" else rules[:-1]
+    assert expected_under_rules(mode, *rules) != expected_under_rules(mode, *others)
 
 
 # --- drafts: assisted and prompt-lookup decoding, of one sentence at a time ---
 
-DRAFT_CACHES = ["dynamic", "static"]
+
+def test_drafts_need_a_dynamic_cache_in_an_encoder_decoder(model_with):
+    """The library takes back tokens that were not kept from a dynamic cache alone; a language model's may be static."""
+    with pytest.raises(TypeError, match="only defined for dynamic cache"):
+        model_with("alibi").generate(**batch_of((4,)), prompt_lookup_num_tokens=2, **CACHES["static"], max_new_tokens=4)
 
 
-@pytest.mark.parametrize("cache", DRAFT_CACHES)
 @pytest.mark.parametrize("assistant", ["itself", "smaller"])
 @every_encoding
-def test_assisted_greedy(lively, model_with, encoding, assistant, cache):
+def test_assisted_greedy(lively, model_with, encoding, assistant):
     model = helper = model_with(encoding)
     if assistant == "smaller":
         helper = lively(
             4, position_encoding=encoding, **ENCODINGS[encoding] | {"encoder_layers": 1, "decoder_layers": 1}
         )
-    for source in each(batch_of((5, 1, 3, 8))):
+    for source in each(batch_of(RAGGED)):
         row = plain_greedy(model, source, NEW)
-        with counted(helper) as drafted:
-            output = model.generate(**source, assistant_model=helper, max_new_tokens=NEW, **NO_REPEATS, **CACHES[cache])
+        output = model.generate(**source, assistant_model=helper, max_new_tokens=NEW, **NO_REPEATS)
         assert output.tolist() == [row]
-        assert drafted
 
 
-def test_an_assistant_that_is_the_model_saves_calls(model_with):
-    """All of its drafts are right, so the model need not be called once a token."""
-    model = model_with("rotary")
-    helper = copy.deepcopy(model)
-    source = max(each(batch_of((5, 1, 3, 8))), key=lambda source: len(plain_greedy(model, source, NEW)))
-    helper.generation_config.num_assistant_tokens = 3
-    helper.generation_config.assistant_confidence_threshold = 0.0
-    with counted(model) as calls:
-        row = model.generate(**source, assistant_model=helper, max_new_tokens=NEW, **NO_REPEATS)[0].tolist()
-    assert row == plain_greedy(model, source, NEW)
-    assert len(calls) <= len(row) / 2
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("cache", DRAFT_CACHES)
 @every_encoding
-def test_assisted_sampling(lively, model_with, encoding, cache, seed):
+def test_an_assistant_that_is_the_model_is_right_every_time(model_with, encoding):
+    """So that a call brings the three tokens that were drafted, and one more."""
+    model = model_with(encoding)
+    helper = copy.deepcopy(model)
+    helper.generation_config.num_assistant_tokens = 3
+    helper.generation_config.num_assistant_tokens_schedule = "constant"
+    helper.generation_config.assistant_confidence_threshold = 0.0
+    source = next(each(batch_of((5,))))
+    settings = {"max_new_tokens": 16, "min_new_tokens": 16} | NO_REPEATS
+    with counted(model) as calls:
+        row = model.generate(**source, assistant_model=helper, **settings)[0].tolist()
+    assert row == plain_greedy(model, source, 16, rules=[no_repeats, no_end_before(17)])
+    assert len(calls) == 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+@every_encoding
+def test_assisted_sampling(lively, model_with, encoding, seed):
     model = model_with(encoding)
     helper = lively(4, position_encoding=encoding, **ENCODINGS[encoding] | {"decoder_layers": 1})
     helper.generation_config.num_assistant_tokens = 3
@@ -384,23 +408,22 @@ def test_assisted_sampling(lively, model_with, encoding, cache, seed):
     torch.manual_seed(seed)
     row = plain_speculation(model, helper, source, NEW, num_drafted=3)
     torch.manual_seed(seed)
-    settings = {"do_sample": True, "top_k": 0, "max_new_tokens": NEW} | CACHES[cache]
+    settings = {"do_sample": True, "top_k": 0, "max_new_tokens": NEW}
     assert model.generate(**source, assistant_model=helper, **settings).tolist() == [row]
 
 
-@pytest.mark.parametrize("cache", DRAFT_CACHES)
-@pytest.mark.parametrize("target", [20, 13, 31], ids="target_vocabulary_{}".format)
-@every_encoding
-def test_prompt_lookup(lively, encoding, target, cache):
+@pytest.mark.parametrize(
+    ("encoding", "target"), [*((encoding, 20) for encoding in ENCODINGS), ("sinusoidal", 13), ("alibi", 31)]
+)
+def test_prompt_lookup(lively, encoding, target):
     """The sentence so far is the prompt, so it must repeat itself for anything to be found there."""
     model = lively(9, position_encoding=encoding, tied_embeddings="none", decoder_vocab_size=target)
     saved = 0
-    for source in each(batch_of((5, 1, 3, 8))):
+    for source in each(batch_of(RAGGED)):
         row = plain_greedy(model, source, 20, rules=[no_repeated_ngram(4)])
         with counted(model) as calls:
-            output = model.generate(
-                **source, prompt_lookup_num_tokens=3, max_new_tokens=20, no_repeat_ngram_size=4, **CACHES[cache]
-            )
+            settings = {"prompt_lookup_num_tokens": 3, "no_repeat_ngram_size": 4, "max_new_tokens": 20}
+            output = model.generate(**source, **settings)
         assert output.tolist() == [row]
         saved += len(row) - 1 - len(calls)
     assert saved > 0
@@ -432,7 +455,7 @@ STREAMED_MODES = ["greedy", "sampling", "assisted"]
 def stream(model, mode: str, inputs: dict, **settings) -> torch.Tensor:
     torch.manual_seed(1)
     mode_settings = {"assistant_model": copy.deepcopy(model)} if mode == "assisted" else MODES[mode]
-    return model.generate(**inputs, max_new_tokens=NEW, **mode_settings, **RULE_SETTINGS, **settings)
+    return model.generate(**inputs, max_new_tokens=NEW, **mode_settings, min_new_tokens=6, **RULE_SETTINGS, **settings)
 
 
 @pytest.mark.parametrize("skip_prompt", [False, True], ids=["with_prompt", "without_prompt"])
@@ -467,8 +490,8 @@ def test_an_iterator_streamer_gives_the_output_in_pieces(streamed, mode):
 def rounding_to_fp8(model, first: int):
     """
     While this lasts, the decoder's keys and values are what an fp8 cache would hold after a first input of `first`
-    positions: all on a scale that puts the largest of those at fp8's largest number. (A cache hands its first input back
-    unrounded, which reaches the keys of later positions' second layer: so this is for models of one layer.)
+    positions: all on a scale that puts the largest of those at fp8's largest number. (A cache hands its first input
+    back unrounded, which the keys of a second layer would show: this is for models of one layer.)
     """
     largest = torch.finfo(torch.float8_e4m3fn).max
 
@@ -540,14 +563,14 @@ def test_the_more_bits_a_quantised_cache_has_the_closer_it_comes(lively, backend
     row = plain_greedy(model, source, 16)
     axis = {"axis_key": 1, "axis_value": 1} if backend == "hqq" else {}
     blurs = [
-        blur(model, source, row, quantised(model, backend, nbits=b, q_group_size=16, residual_length=1, **axis))
+        blur(model, source, row, quantised(model, backend, nbits=b, q_group_size=8, residual_length=1, **axis))
         for b in bits
     ]
-    assert 0 < blurs[0]
+    assert blurs[0] > 0
     assert blurs == sorted(blurs)
     assert bits[0] < 8 or blurs[0] < blurs[-1] / 8  # 255 steps against 3
     if bits[0] == 8:
-        cache = quantised(model, backend, nbits=8, q_group_size=16, residual_length=1, **axis)
+        cache = quantised(model, backend, nbits=8, q_group_size=8, residual_length=1, **axis)
         output = model.generate(**source, max_new_tokens=16, **NO_REPEATS, cache=cache)[0].tolist()
         for n in range(1, len(output)):  # tokens are the same unless two are closer than the blur
             scores = next_log_probs(model, source, [output[:n]])[0]
@@ -583,28 +606,29 @@ def random_model_and_batch(lively, seed: int):
         activation_function=pick.choice(["relu", "gelu"]),
         attn_implementation=pick.choice(["sdpa", "eager"]),
     )
-    lengths = [pick.randint(1, 7) for _ in range(pick.randint(1, 4))]
+    lengths = [pick.randint(1, 7) for _ in range(pick.randint(1, 3))]
     batch = sources(lengths, left=pick.random() < 0.5)
     settings = {
         "num_beams": pick.randint(2, 5),
         "length_penalty": pick.choice([-0.5, 0.0, 0.6, 1.0, 2.0]),
         "early_stopping": pick.choice([True, False, "never"]),
-        "max_new_tokens": pick.randint(5, 8),
+        "max_new_tokens": pick.randint(4, 7),
     }
     settings["num_return_sequences"] = pick.randint(1, settings["num_beams"])
+    settings["cache_implementation"] = pick.choice(["dynamic", "static"])
     return model, batch, settings | NO_REPEATS | {"return_dict_in_generate": True, "output_scores": True}
 
 
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("first", range(0, 200, 20), ids=lambda first: f"models_{first}_to_{first + 19}")
-def test_beam_search_is_the_same_with_a_cache_and_without(lively, first, cache):
+def test_beam_search_is_the_same_with_a_cache_and_without(lively, first):
     outputs = []
     for seed in range(first, first + 20):
         model, batch, settings = random_model_and_batch(lively, seed)
-        cached, plain = (model.generate(**batch, **settings, **CACHES[name]) for name in (cache, "none"))
-        assert torch.equal(cached.sequences, plain.sequences), seed
-        torch.testing.assert_close(cached.sequences_scores, plain.sequences_scores)
-        outputs += trimmed(plain.sequences)
+        cached = model.generate(**batch, **settings)
+        without = model.generate(**batch, **settings | {"cache_implementation": None, "use_cache": False})
+        assert torch.equal(cached.sequences, without.sequences), seed
+        torch.testing.assert_close(cached.sequences_scores, without.sequences_scores)
+        outputs += trimmed(without.sequences)
     assert len({tuple(row) for row in outputs}) > len(outputs) * 3 / 4
     assert 0 < sum(row[-1] == EOS for row in outputs) < len(outputs)
 
@@ -617,11 +641,13 @@ def expected_of_lm(lm_with):
     return functools.cache(lambda mode, encoding: plain(mode, lm_with(encoding), [None] * 3, PROMPTS))
 
 
-def prompts(left_padded: bool = True) -> dict[str, torch.Tensor]:
+def prompts() -> dict[str, torch.Tensor]:
     return dict(zip(("input_ids", "attention_mask"), padded_left(PROMPTS), strict=True))
 
 
-@pytest.mark.parametrize(("mode", "cache", "encoding"), cells(ENCODINGS, offloaded_with=("sinusoidal",)))
+@pytest.mark.parametrize(
+    ("mode", "cache", "encoding"), cells([(e,) for e in ENCODINGS], offloaded_with=("sinusoidal",))
+)
 def test_language_model_with_left_padded_prompts(lm_with, expected_of_lm, mode, cache, encoding):
     model, batch = placed(cache, lm_with(encoding), prompts())
     rows = generated(mode, model, batch, PROMPTS, **RULE_SETTINGS, **CACHES[cache])
@@ -639,7 +665,7 @@ def test_the_tables_language_models_say_different_things(expected_of_lm, mode):
     assert len({token for row in rows for token in row}) > 12
 
 
-@pytest.mark.parametrize("cache", DRAFT_CACHES)
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("drafts", ["itself", "smaller", "prompt_lookup"])
 @every_encoding
 def test_language_model_with_drafts(lm_with, encoding, drafts, cache):
@@ -648,6 +674,6 @@ def test_language_model_with_drafts(lm_with, encoding, drafts, cache):
         settings["prompt_lookup_num_tokens"] = 3
     else:
         settings["assistant_model"] = lm_with(encoding, decoder_layers=1) if drafts == "smaller" else model
-    for prompt in PROMPTS:
-        row = plain_greedy(model, None, 16, prompt, rules)
-        assert model.generate(torch.tensor([prompt]), max_new_tokens=16, **settings).tolist() == [row]
+    for prompt in PROMPTS[:2]:
+        row = plain_greedy(model, None, 12, prompt, rules)
+        assert model.generate(torch.tensor([prompt]), max_new_tokens=12, **settings).tolist() == [row]

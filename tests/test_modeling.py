@@ -796,7 +796,8 @@ def test_attentions_and_hidden_states_have_their_shapes(tiny_model, norm_positio
     assert (output.decoder_attentions[0].triu(1) == 0).all()
     assert torch.equal(output.encoder_hidden_states[-1], output.encoder_last_hidden_state)
     assert torch.equal(model.lm_head(output.decoder_hidden_states[-1]), output.logits)
-    first, _ = model.model.encoder.add_positions(model.model.encoder.embed_tokens(source), 0, S, None)
+    counted = torch.tensor([[0, 1, 2, 3, 4], [0, 1, 2, 2, 2]])
+    first, _ = model.model.encoder.add_positions(model.model.encoder.embed_tokens(source), 0, S, counted)
     assert torch.equal(output.encoder_hidden_states[0], first)
 
 

@@ -406,12 +406,12 @@ def test_learned_positions_are_trained_where_they_are_used():
     assert positions.weight.grad.tolist() == [[float(row in (2, 3, 4))] * 4 for row in range(7)]
 
 
-def test_learned_positions_are_saved_and_start_as_embeddings_do(tiny_model, tmp_path):
+def test_learned_positions_are_saved_and_start_as_loud_as_the_embeddings(tiny_model, tmp_path):
     model = tiny_model(position_encoding="learned", max_position_embeddings=4000, position_offset=2)
     for side in ("encoder", "decoder"):
         weight = model.state_dict()[f"model.{side}.embed_positions.weight"]
         assert weight.shape == (4002, 16)
-        assert weight.std().item() == pytest.approx(0.25, rel=0.02)  # 1 / sqrt(D)
+        assert weight.std().item() == pytest.approx(1, rel=0.02)  # as sqrt(D) times embeddings from N(0, 1 / D)
     model.save_pretrained(tmp_path)
     loaded = type(model).from_pretrained(tmp_path, dtype=torch.bfloat16).state_dict()
     assert torch.equal(loaded["model.decoder.embed_positions.weight"], weight.bfloat16())

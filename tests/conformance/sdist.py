@@ -44,8 +44,8 @@ def library_tests(cache: Path) -> Path:
         done = subprocess.run(command, capture_output=True, text=True)
         archive = Path(scratch, f"transformers-{version}.tar.gz")
         if done.returncode or not archive.exists():
-            said = (done.stderr.strip() or "pip brought no archive").splitlines()[-1]
-            raise NoSdist(f"no source distribution of transformers {version}: {said}")
+            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [done.stderr.strip()]
+            raise NoSdist(f"no source distribution of transformers {version}: {errors[-1] or 'pip brought no archive'}")
         with tarfile.open(archive) as sdist:
             tests = [member for member in sdist if member.name.startswith(f"transformers-{version}/tests/")]
             sdist.extractall(scratch, tests, filter="data")

@@ -1,4 +1,4 @@
-"""The library's common model, configuration and training tests on all our model classes, at the library's thresholds."""
+"""The library's common tests of models, configurations, training and export on all our model classes."""
 
 import inspect
 import unittest
@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Unpack
 from unittest import mock
 
+import pytest
 import torch
 from tests.generation.test_utils import GenerationTesterMixin
 from tests.test_configuration_common import ConfigTester
-from tests.test_memory_cleanup_mixin import MemoryCleanupMixin, with_no_grad
+from tests.test_memory_cleanup_mixin import MemoryCleanupMixin
 from tests.test_modeling_common import ModelTesterMixin, floats_tensor, ids_tensor, random_attention_mask
+from tests.test_monkey_patching import MonkeyPatchTest  # noqa: F401  (a test class, to be run as it is)
 from tests.test_training_mixin import TrainingTesterMixin
 from transformers import AutoModelForTextEncoding
 from transformers.models.auto import modeling_auto
@@ -26,6 +28,7 @@ from modeling_vanilla import (
     VanillaForSequenceClassification,
     VanillaModel,
 )
+from tests import test_executorch
 
 # The tests look up here, by name, which classes have which head: for these they make labels.
 for mapping, name in {
@@ -94,12 +97,24 @@ class CommonTests(MemoryCleanupMixin, ModelTesterMixin, TrainingTesterMixin):
     def test_config(self) -> None:
         self.config_tester.run_common_tests()
 
-    # PyTorch's flex attention has no backward pass on a CPU; the test looks at the forward pass alone.
-    test_flex_attention_with_grads = with_no_grad(on_cpu_too(ModelTesterMixin.test_flex_attention_with_grads))
-    test_torch_compile_for_training = on_cpu_too(ModelTesterMixin.test_torch_compile_for_training)
+    @pytest.mark.torch_compile_test
+    def test_flex_attention_with_grads(self) -> None:
+        # PyTorch's flex attention has no backward pass on a CPU. The test makes none either, but is ready to.
+        with torch.set_grad_enabled(torch_device != "cpu"):
+            on_cpu_too(ModelTesterMixin.test_flex_attention_with_grads)(self)
+
+    @pytest.mark.torch_compile_test
+    def test_torch_compile_for_training(self) -> None:
+        # Without dropout, which compiled code draws differently. The test gives ten labels a text: to a classifier, ten
+        # numbers to predict.
+        changes = {"dropout": 0.0, "num_labels": 10, "problem_type": "regression"}
+        self.model_tester.changes = self.tester.changes | changes
+        on_cpu_too(ModelTesterMixin.test_torch_compile_for_training)(self)
 
 
 class Seq2SeqTester(Tester):
+    causal_lm_class = VanillaForConditionalGeneration  # the training loop's name for what it trains
+
     def inputs(self) -> dict[str, torch.Tensor]:
         return super().inputs() | {f"decoder_{name}": value for name, value in super().inputs().items()}
 
@@ -111,10 +126,13 @@ class Seq2SeqTest(CommonTests, GenerationTesterMixin, unittest.TestCase):
     _torch_compile_train_cls = VanillaForConditionalGeneration
 
     def _create_text_training_batch(self, *args: int, **kwargs: int) -> dict[str, torch.Tensor]:
-        # The loop was written for language models: it wants its pattern back, beginning with the prompt's 1. Here
-        # what is generated begins with decoder_start_token_id, which is 1 too, so the labels are what follows.
+        # The loop was written for language models: in the end it gives the pattern's first token and wants the pattern
+        # back. Here that token is the source, so training sees no other; and what is generated begins with
+        # decoder_start_token_id, which is that token too, so the labels are those after it.
         batch = super()._create_text_training_batch(*args, **kwargs)
-        return batch | {"labels": batch["labels"][:, 1:]}
+        mask = torch.zeros_like(batch["input_ids"])
+        mask[:, 0] = 1
+        return batch | {"labels": batch["labels"][:, 1:], "attention_mask": mask}
 
 
 class EncoderTester(Tester):
@@ -125,9 +143,10 @@ class EncoderTester(Tester):
 class EncoderTest(CommonTests, unittest.TestCase):
     all_model_classes = (VanillaEncoderModel, VanillaForSequenceClassification)
     tester = EncoderTester
+    _torch_compile_train_cls = VanillaForSequenceClassification
 
     def _create_text_training_batch(self, *args: int, **kwargs: int) -> dict[str, torch.Tensor]:
-        # The loop's labels are tokens and its texts are all the same; a classifier needs one label a text, and two texts.
+        # The loop's labels are tokens and its texts all the same; a classifier needs one label a text, and two texts.
         (text, *_) = super()._create_text_training_batch(*args, **kwargs)["input_ids"]
         return {"input_ids": torch.stack((text, text.flip(0))), "labels": torch.tensor([0, 1])}
 
@@ -138,8 +157,8 @@ class EncoderTest(CommonTests, unittest.TestCase):
 
 
 class CausalLMTester(Tester):
-    changes: ClassVar = {"is_encoder_decoder": False}
     causal_lm_class = VanillaForCausalLM
+    changes: ClassVar = {"is_encoder_decoder": False}
 
 
 class CausalLMTest(CommonTests, GenerationTesterMixin, unittest.TestCase):
@@ -170,7 +189,16 @@ class ImageTest(CommonTests, unittest.TestCase):
     def test_model_get_set_embeddings(self) -> None:
         # As the library's ViT does: what comes in here is a projection of pixels, not an nn.Embedding.
         model = VanillaForImageClassification(self.model_tester.get_config())
-        self.assertIs(model.get_input_embeddings(), model.patch_projection)
+        assert model.get_input_embeddings() is model.patch_projection
         model.set_input_embeddings(projection := torch.nn.Linear(48, 32))
-        self.assertIs(model.get_input_embeddings(), projection)
-        self.assertIsNone(model.get_output_embeddings())
+        assert model.get_input_embeddings() is projection
+        assert model.get_output_embeddings() is None
+
+
+class ExportTest(test_executorch.ExecutorchTest):
+    """Export for ExecuTorch, with our language model in the place of the one that the tests would download."""
+
+    def setUp(self) -> None:
+        model = VanillaForCausalLM(CausalLMTester().get_config())
+        with mock.patch.object(test_executorch.AutoModelForCausalLM, "from_pretrained", return_value=model):
+            super().setUp()
