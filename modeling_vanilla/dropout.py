@@ -24,7 +24,7 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """
     Sets each element to 0 with probability `p`, and scales the others by 1 / (1 - p).
 
-    On a CPU PyTorch draws one double a element, one after the other. Here each 64-bit draw of the same generator (so
+    On a CPU PyTorch draws one double an element, one after the other. Here each 64-bit draw of the same generator (so
     `torch.manual_seed` decides as ever) serves four elements with 16 bits, and `p` is rounded to 1/65536.
     """
     if not training or p == 0:

@@ -35,7 +35,7 @@ class VanillaEncoderModel(VanillaPreTrainedModel):
         config = copy.deepcopy(config)
         config.is_encoder_decoder = False
         if self.part == "decoder":
-            config.vocab_size = config.decoder_vocab_size
+            config.vocab_size = config.decoder_vocab_size or config.vocab_size
             config.encoder_layers = config.decoder_layers  # caches have as many, by the name of num_hidden_layers
         super().__init__(config)
         setattr(self, self.part, self.stack(config))
@@ -95,7 +95,7 @@ class VanillaClassifier(VanillaPreTrainedModel):
 class VanillaForSequenceClassification(VanillaClassifier):
     """
     Labels for a text: one of several, several at once or numbers, as `config.problem_type` says, or else the labels
-    given (`num_labels=1` is regression; whole numbers name one label; others say which of several labels hold).
+    given (`num_labels=1` is regression; whole numbers name one label; others say which of several hold).
     """
 
     def __init__(self, config: VanillaConfig):
@@ -201,10 +201,9 @@ class VanillaForCausalLM(VanillaPreTrainedModel, GenerationMixin):
         """
         settings = {name: kwargs.pop(name) for name in LOSS_SETTINGS & kwargs.keys()}
         inputs = {"position_ids": position_ids, "cache": cache, "inputs_embeds": inputs_embeds}
-        shift_labels = kwargs.pop("shift_labels", None)  # given where a sequence is cut into pieces, to use as they are
-        if labels is not None:
-            shifted = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)  # position t predicts token t + 1
-            labels = shifted if shift_labels is None else shift_labels
+        shifted = kwargs.pop("shift_labels", None)  # given where a sequence is cut into pieces
+        if labels is not None:  # position t predicts token t + 1
+            labels = nn.functional.pad(labels[:, 1:], (0, 1), value=-100) if shifted is None else shifted
             use_cache = bool(use_cache)
         inputs |= {"use_cache": use_cache, "return_dict": True}
         outputs = dict(self.model(input_ids, attention_mask, **inputs, **kwargs))

@@ -21,7 +21,7 @@ class LossOutput(NamedTuple):
 
 
 def project_and_score(
-    head: nn.Module,
+    head: Any,
     hidden_states: torch.Tensor,
     labels: torch.Tensor | None,
     training: bool,
@@ -106,13 +106,8 @@ def projected_cross_entropy(
     tensors = [hidden_states[keep], weight, bias]  # (N, D), (V, D), (V)
     if not torch.is_grad_enabled():  # the function below can't see it, and would compute gradients all the same
         tensors = [None if x is None else x.detach() for x in tensors]
-    loss, nll = _ProjectedCrossEntropy.apply(
-        *tensors,
-        labels[keep],  # (N)
-        label_smoothing,
-        chunk_size or tokens_per_chunk(weight),
-        dtype,
-    )
+    chunk_size = chunk_size or tokens_per_chunk(weight)
+    loss, nll = _ProjectedCrossEntropy.apply(*tensors, labels[keep], label_smoothing, chunk_size, dtype)
     return LossOutput(loss / denominator, nll / denominator)
 
 
@@ -124,7 +119,7 @@ def _denominator(keep: torch.Tensor, num_items_in_batch: int | torch.Tensor | No
 
 
 def tokens_per_chunk(weight: torch.Tensor) -> int:
-    # 2^21 logits are 8 MB in float32, around what a core keeps close; a GPU wants larger products.
+    """2^21 logits are 8 MB in float32, around what a core keeps close; a GPU wants larger products."""
     return max(64, (2**21 if weight.device.type == "cpu" else 2**27) // len(weight))
 
 

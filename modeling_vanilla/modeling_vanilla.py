@@ -184,11 +184,12 @@ class VanillaStack(VanillaPreTrainedModel):
     """What encoder and decoder have in common: embeddings (sections 3.4 and 3.5) below a stack of layers."""
 
     layer: type[VanillaEncoderLayer]
+    embed_positions: LearnedPositions | SinusoidalPositions | None
 
     def __init__(self, config: VanillaConfig):
         super().__init__(config)
         D, P, side = config.d_model, config.max_position_embeddings, self.layer.side
-        vocab_size = config.vocab_size if side == "encoder" else config.decoder_vocab_size
+        vocab_size = config.vocab_size if side == "encoder" else config.decoder_vocab_size or config.vocab_size
         layers = [self.layer(config, i) for i in range(getattr(config, f"{side}_layers"))]
         self.embed_tokens = nn.Embedding(vocab_size, D, config.pad_token_id)
         self.embed_scale = math.sqrt(D) if config.scale_embedding else 1.0
@@ -220,7 +221,7 @@ class VanillaStack(VanillaPreTrainedModel):
         to_self: dict[str, Any] = {}
         if self.embed_positions is None:
             positions = start + torch.arange(L, device=embeds.device)
-            bias = alibi_bias(self.layers[0].self_attn.num_heads, positions, num_keys)
+            bias = alibi_bias(getattr(self.config, f"{self.layer.side}_attention_heads"), positions, num_keys)
             to_self["position_bias"] = bias.expand(len(embeds), -1, -1, -1)  # flex_attention looks up every sentence
         elif self.config.position_encoding == "rotary":
             to_self["rotation"] = self.embed_positions(start, L, position_ids)

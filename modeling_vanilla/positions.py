@@ -74,12 +74,13 @@ def count_tokens(attention_mask: torch.Tensor, start: int | torch.Tensor, length
     return counts[:, start : start + length]
 
 
-class LearnedPositions(nn.Embedding):
+class LearnedPositions(nn.Module):
     """A table of parameters, one row a position; longer inputs are refused."""
 
     def __init__(self, num_positions: int, dim: int, offset: int = 0):
+        super().__init__()
         self.offset = offset
-        super().__init__(num_positions + offset, dim)
+        self.weight = nn.Parameter(torch.randn(num_positions + offset, dim))  # (P, D)
 
     def forward(self, start: int | torch.Tensor, length: int, position_ids: torch.Tensor | None = None) -> torch.Tensor:
         """As `SinusoidalPositions.forward`, in the model's precision."""
@@ -87,11 +88,11 @@ class LearnedPositions(nn.Embedding):
             self.reach(start + length)
         if position_ids is None:
             position_ids = start + torch.arange(length, device=self.weight.device)
-        return super().forward(position_ids + self.offset)  # (T, D) or (B, T, D)
+        return nn.functional.embedding(position_ids + self.offset, self.weight)  # (T, D) or (B, T, D)
 
     def reach(self, num_positions: int) -> None:
         """Raises `ValueError` where the table has fewer rows."""
-        rows = self.num_embeddings - self.offset
+        rows = len(self.weight) - self.offset
         if num_positions > rows:
             raise ValueError(
                 f"{num_positions} positions are more than the {rows} that this model has learned "

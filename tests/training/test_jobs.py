@@ -86,7 +86,8 @@ def test_a_label_that_training_never_showed_is_refused_with_its_row(tmp_path):
     (tmp_path / "data" / "test.jsonl").write_text(
         '{"text": "Who is it?", "label": "person"}\n{"text": "What?", "label": "thing"}'
     )
-    with pytest.raises(ValueError, match=r"test, row 2: the label 'thing' is none of the training set's: person, place"):
+    said = r"test, row 2: the label 'thing' is none of the training set's: person, place"
+    with pytest.raises(ValueError, match=said):
         run(load_recipe(None, words(tmp_path / "data", tmp_path / "out", task="text_classification", **CLASSIFIER)))
 
 
