@@ -20,8 +20,8 @@ $(READY): setup.py pyproject.toml constraints.txt
 demo: $(READY) ## train a translation model on the built-in corpus, score it and show how to load it
 	$(BIN)/vanilla train configuration/demo.yaml --overwrite_output_dir true
 
-test: $(READY) ## run the tests
-	$(BIN)/pytest -m "not slow"
+test: $(READY) ## run the tests, on all cores
+	$(BIN)/pytest -m "not slow" -n auto --dist loadfile
 
 test-slow: $(READY) ## run the tests that take minutes
 	$(BIN)/pytest -m slow

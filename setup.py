@@ -48,6 +48,7 @@ setup(
         "images": ["pillow>=11", "scikit-learn>=1.6"],
         "test": [
             "pytest>=8",
+            "pytest-xdist>=3.6",
             "hypothesis>=6.100",
             "pillow>=11",
             "parameterized>=0.9",

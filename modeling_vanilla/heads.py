@@ -16,10 +16,9 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import (
     CausalLMOutputWithCrossAttentions,
     ImageClassifierOutput,
-    ModelOutput,
     SequenceClassifierOutput,
 )
-from transformers.utils import can_return_tuple
+from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_vanilla import VanillaConfig
 from .loss import LOSS_SETTINGS, project_and_score
@@ -140,10 +139,7 @@ class VanillaForImageClassification(VanillaClassifier):
     def forward(
         self, pixel_values: torch.Tensor, labels: torch.Tensor | None = None, **kwargs: Any
     ) -> ImageClassifierOutput:
-        """
-        `logits` `(B, L)`, and `loss` with labels `(B)`, or `(B, L)` for several or numbers, of `pixel_values`
-        `(B, num_channels, image_size, image_size)`; a `ValueError` for any other shape.
-        """
+        """As above, of `pixel_values` `(B, num_channels, image_size, image_size)`; a `ValueError` for other shapes."""
         config, num_items = self.config, kwargs.pop("num_items_in_batch", None)
         P, expected = config.patch_size, (config.num_channels, config.image_size, config.image_size)
         if tuple(pixel_values.shape[1:]) != expected:

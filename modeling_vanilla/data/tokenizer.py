@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 PAD, BOS, EOS = "<pad>", "<s>", "</s>"  # ids 0, 1 (the decoder's start) and 2
+UNK = "<unk>"  # id 3 of a vocabulary of words
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]  # ids 3 to 258; the spelling that the byte decoder expects
 
 # A piece is a word, a number, a run of other marks (each with the one space before it) or white space, so no token
@@ -68,6 +69,30 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, *, model_max_length: 
             f"use {len(vocabulary):,} or less, or give more text"
         )
     return _assemble(vocabulary, merges, model_max_length)
+
+
+def train_word_tokenizer(
+    texts: Iterable[str], vocab_size: int, *, model_max_length: int = 1024
+) -> PreTrainedTokenizerFast:
+    """A vocabulary of whole words and marks, for classifying a few thousand texts, where pieces of rare words mislead.
+
+    Args:
+        texts: Sentences.
+        vocab_size: Most tokens, the 4 special tokens included. A word that is seen once is never among them: it becomes
+            "<unk>", as do all words that training doesn't show.
+        model_max_length: As in `train_tokenizer`.
+    """
+    backend = Tokenizer(models.WordLevel(vocab={}, unk_token=UNK))
+    backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()  # words, and runs of marks
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=vocab_size,
+        min_frequency=MIN_FREQUENCY,
+        special_tokens=[AddedToken(token, special=True, normalized=False) for token in (PAD, BOS, EOS, UNK)],
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return _finish(backend, model_max_length, unk_token=UNK)
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -156,8 +181,13 @@ def _assemble(
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(PIECES), "isolated")
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (PAD, BOS, EOS)])
+    return _finish(backend, model_max_length)
+
+
+def _finish(backend: Tokenizer, model_max_length: int, **special_tokens: str) -> PreTrainedTokenizerFast:
+    """What all our tokenizers do alike: end every text in `</s>`, pad on the right, take "</s>" in a text for text."""
     backend.post_processor = processors.TemplateProcessing(
-        single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, vocabulary[EOS])]
+        single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, backend.token_to_id(EOS))]
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -169,4 +199,5 @@ def _assemble(
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,  # "</s>" in a text is text
         model_input_names=["input_ids", "attention_mask"],
+        **special_tokens,
     )

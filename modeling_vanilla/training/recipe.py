@@ -48,6 +48,14 @@ class ModelArguments:
         metadata={"help": "A preset (tiny, small, base, big), or a YAML file of VanillaConfig's fields."},
     )
     vocab_size: int = field(default=37000, metadata={"help": "Tokens of the shared vocabulary that is trained."})
+    tokens: str = field(
+        default="pieces",
+        metadata={
+            "help": "What the vocabulary that is trained holds: pieces of words (BPE), or whole words, for classifying "
+            "a few thousand texts.",
+            "choices": ("pieces", "words"),
+        },
+    )
     tokenizer_name_or_path: str | None = field(
         default=None, metadata={"help": "Use this tokenizer, and train none: a folder, or an id on the Hub."}
     )

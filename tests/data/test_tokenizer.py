@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from modeling_vanilla.data import tokenizer_digest, train_tokenizer
+from modeling_vanilla.data import tokenizer_digest, train_tokenizer, train_word_tokenizer
 from modeling_vanilla.data.tokenizer import BYTE_TOKENS, CHARACTER_COVERAGE
 
 SPECIAL_TOKENS = ["<pad>", "<s>", "</s>"]
@@ -258,3 +258,32 @@ def test_multi30k_is_cut_into_fewer_tokens_than_characters_and_round_trips(share
     rows = tokenizer(texts)["input_ids"]
     assert tokenizer.batch_decode(rows, skip_special_tokens=True) == [unicodedata.normalize("NFC", t) for t in texts]
     assert sum(map(len, rows)) < sum(map(len, texts)) / 3
+
+
+# --- words ---
+
+WORDS = ["Who is it ?", "Who was that ?", "What is that ?"]
+
+
+def test_words_seen_twice_are_tokens_and_others_unknown(tmp_path):
+    train_word_tokenizer(WORDS, 100).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert set(tokenizer.get_vocab()) == {"<pad>", "<s>", "</s>", "<unk>", "Who", "is", "that", "?"}
+    assert tokenizer.convert_ids_to_tokens(tokenizer("Who was Ada?")["input_ids"]) == [
+        "Who", "<unk>", "<unk>", "?", "</s>",
+    ]  # fmt: skip
+    assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1, 2)
+
+
+def test_the_most_frequent_words_come_first_where_not_all_fit():
+    assert set(train_word_tokenizer(WORDS, 5).get_vocab()) == {"<pad>", "<s>", "</s>", "<unk>", "?"}
+
+
+def test_a_vocabulary_of_words_is_the_same_each_time():
+    digests = {tokenizer_digest(train_word_tokenizer(WORDS, 7)) for _ in range(3)}
+    assert len(digests) == 1
+
+
+def test_an_end_token_in_a_text_is_no_end_token_among_words():
+    ids = train_word_tokenizer(WORDS, 100)("Who </s> is")["input_ids"]
+    assert ids.count(2) == 1

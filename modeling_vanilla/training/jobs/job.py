@@ -10,7 +10,7 @@ from datasets import DatasetDict
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
-from modeling_vanilla.data import train_tokenizer
+from modeling_vanilla.data import train_tokenizer, train_word_tokenizer
 from modeling_vanilla.training.recipe import Recipe
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,8 @@ class Job(ABC):
             tokenizer.model_max_length = max_length  # this model's, whatever the tokenizer was made for
             return tokenizer
         logger.info("training a tokenizer of %s tokens", f"{self.recipe.model.vocab_size:,}")
-        tokenizer = train_tokenizer(texts, self.recipe.model.vocab_size, model_max_length=max_length)
+        train = train_word_tokenizer if self.recipe.model.tokens == "words" else train_tokenizer
+        tokenizer = train(texts, self.recipe.model.vocab_size, model_max_length=max_length)
         tokenizer.save_pretrained(self.folder)
         return tokenizer
 
