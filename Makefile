@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow conformance test-matrix lint format clean
+.PHONY: help demo test test-slow conformance test-matrix bench lint format clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 15
@@ -29,9 +29,14 @@ test-slow: $(READY) ## run the tests that take minutes
 test-matrix: ## run the tests with the lowest and the newest transformers that setup.py admits
 	PYTHON=$(PYTHON) tests/matrix.sh
 
-# ARGS are pytest's: `make conformance ARGS='-m "not torch_compile_test"'` leaves out those that compile for a minute.
+# ARGS are pytest's: `make conformance ARGS='-m "not torch_compile_test"'` leaves out those that compile.
 conformance: $(READY) ## run the Transformers library's own common tests on our models
-	$(BIN)/pytest tests/conformance $(ARGS)
+	$(BIN)/pytest tests/conformance -n auto $(ARGS)
+
+# ARGS are the training benchmark's, such as ARGS='--data_dir DIR' for other sentences than the built-in corpus's.
+bench: $(READY) ## measure training and decoding beside the library's Marian and torch.nn.Transformer
+	$(BIN)/python -m benchmarks.training $(ARGS)
+	$(BIN)/python -m benchmarks.decoding
 
 lint: $(READY) ## check style and types
 	$(BIN)/ruff check .

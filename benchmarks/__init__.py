@@ -1,0 +1,1 @@
+"""How fast this is, beside what others have for the same work: `make bench`."""
