@@ -91,6 +91,22 @@ def test_a_label_that_training_never_showed_is_refused_with_its_row(tmp_path):
         run(load_recipe(None, words(tmp_path / "data", tmp_path / "out", task="text_classification", **CLASSIFIER)))
 
 
+def test_a_missing_label_is_refused_with_its_row(tmp_path):
+    write_questions(tmp_path / "data")
+    with open(tmp_path / "data" / "train.jsonl", "a") as file:
+        file.write('\n{"text": "Who is it?", "label": null}')
+    changes = CLASSIFIER | {"validation_prefix": "test"}
+    with pytest.raises(ValueError, match="train, row 136: there is no label"):
+        run(load_recipe(None, words(tmp_path / "data", tmp_path / "out", task="text_classification", **changes)))
+
+
+def test_long_texts_are_cut_and_counted(tmp_path, caplog):
+    write_questions(tmp_path / "data")
+    changes = CLASSIFIER | {"max_steps": 1, "max_length": 5}
+    run(load_recipe(None, words(tmp_path / "data", tmp_path / "out", task="text_classification", **changes)))
+    assert "test: 135 of 135 texts are cut to max_length=5 tokens" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("task", "key", "said"),
     [

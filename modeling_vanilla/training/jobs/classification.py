@@ -1,6 +1,8 @@
 """Training the encoder to name what a text or an image shows."""
 
+import logging
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +14,12 @@ from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedMode
 from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.data import load_corpus
 from modeling_vanilla.data.corpus import SourceTexts
-from modeling_vanilla.data.images import load_images
+from modeling_vanilla.data.images import image_processor, load_images
 from modeling_vanilla.heads import VanillaForImageClassification, VanillaForSequenceClassification
 from modeling_vanilla.training.jobs.job import Job, RunResult, test_sets
 from modeling_vanilla.training.paper import PaperTrainer
+
+logger = logging.getLogger(__name__)
 
 
 def accuracy(prediction: EvalPrediction) -> dict[str, float]:
@@ -79,9 +83,9 @@ class Classification(Job):
                 answers = {"translation": self.labels[predicted[row]], "target": self.labels[split[row]["label"]]}
                 result.samples.append({"source": self.describe(name, row), **answers})
 
+    @abstractmethod
     def describe(self, split: str, row: int) -> str:
         """An example for a reader."""
-        raise NotImplementedError
 
 
 class TextClassification(Classification):
@@ -93,20 +97,26 @@ class TextClassification(Classification):
     def prepare(self) -> None:
         self.corpus = load_corpus(self.recipe.data)
         self.processor = self.make_tokenizer(SourceTexts(self.corpus["train"]))
-        self.labels = sorted(set(self.corpus["train"]["target"]))
+        self.labels = sorted(set(self.corpus["train"]["target"]) - {"", None})
         self.examples = DatasetDict({name: self._encode(name, split) for name, split in self.corpus.items()})
         self.collate = self._collate
 
     def _encode(self, name: str, split: Dataset) -> Dataset:
         number = {label: index for index, label in enumerate(self.labels)}
         for row, label in enumerate(split["target"], start=1):
+            if not label:
+                raise ValueError(f"{name}, row {row}: there is no label: fill it in or take the row out")
             if label not in number:
                 raise ValueError(
                     f"{name}, row {row}: the label {label!r} is none of the training set's: {', '.join(self.labels)}"
                 )
         tokenizer, limit = self.processor, self.recipe.data.max_length
         texts = [text or "" for text in split["source"]]
-        ids = tokenizer(texts, truncation=True, max_length=limit, return_attention_mask=False)["input_ids"]
+        ids = tokenizer(texts, return_attention_mask=False, verbose=False)["input_ids"]
+        cut = sum(len(x) > limit for x in ids)
+        if cut:
+            logger.warning("%s: %s of %s texts are cut to max_length=%s tokens", name, cut, len(ids), limit)
+            ids = tokenizer(texts, truncation=True, max_length=limit, return_attention_mask=False)["input_ids"]
         labels = [number[label] for label in split["target"]]
         return Dataset.from_dict({"input_ids": ids, "length": list(map(len, ids)), "label": labels})
 
@@ -125,27 +135,23 @@ class ImageClassification(Classification):
     """From images and labels to a `VanillaForImageClassification`."""
 
     model_class = VanillaForImageClassification
+    config: VanillaConfig
 
     def prepare(self) -> None:
         self.examples, self.labels = load_images(self.recipe.data)
-        config = self._config()
-        from modeling_vanilla.data.images import image_processor
-
-        self.processor = image_processor(config.image_size, config.num_channels)
+        tokens = {"vocab_size": 2, "pad_token_id": 0, "decoder_start_token_id": 1, "eos_token_id": None}  # not used
+        self.config = self.recipe.vanilla_config(**tokens, **self.label_settings())
+        self.processor = image_processor(self.config.image_size, self.config.num_channels)
         self.collate = self._collate
 
-    def _config(self) -> VanillaConfig:
-        return self.recipe.vanilla_config(vocab_size=2, pad_token_id=0, decoder_start_token_id=1, eos_token_id=None,
-                                          **self.label_settings())  # fmt: skip
-
     def _collate(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        mode = "L" if self._config().num_channels == 1 else "RGB"
+        mode = "L" if self.config.num_channels == 1 else "RGB"
         images = [example["image"].convert(mode) for example in examples]
         pixels = self.processor(images, return_tensors="pt")["pixel_values"]
         return {"pixel_values": pixels, "labels": torch.tensor([example["label"] for example in examples])}
 
     def build(self) -> PreTrainedModel:
-        return VanillaForImageClassification(self._config())
+        return VanillaForImageClassification(self.config)
 
     def describe(self, split: str, row: int) -> str:
         return f"image {row + 1}"
