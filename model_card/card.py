@@ -68,7 +68,7 @@ def write_card(folder: Path, facts: dict[str, Any]) -> Path:
     Returns:
         the file.
     """
-    languages = [code for code in (facts["source_lang"], facts["target_lang"]) if code]
+    languages = list(dict.fromkeys(code for code in (facts["source_lang"], facts["target_lang"]) if code))
     tag, what, usage = KINDS[facts.get("task", "translation")]
     data = ModelCardData(
         model_name=folder.resolve().name,

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import islice
@@ -15,7 +16,14 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Translation, lo
 
 from modeling_vanilla.data.arguments import DataArguments
 from modeling_vanilla.data.arrow_files import kept_batches, write_arrow
-from modeling_vanilla.data.record_files import choose_columns, first_line, read_csv, read_json, read_parquet
+from modeling_vanilla.data.record_files import (
+    USUAL_COLUMNS,
+    choose_columns,
+    first_line,
+    read_csv,
+    read_json,
+    read_parquet,
+)
 from modeling_vanilla.data.split_files import TEST_NAME, VALIDATION_NAMES, SplitFiles, find_split_files, nearest
 from modeling_vanilla.data.text_files import REPLACEMENT, file_digest, read_parallel, read_tsv
 
@@ -27,7 +35,8 @@ COLUMNS = ["source", "target"]
 SCHEMA = pa.schema([(column, pa.string()) for column in COLUMNS])
 SAVED_BY_DATASETS = ("dataset_dict.json", "state.json")  # a DatasetDict, and a lone Dataset: a training split
 RECORD_READERS = {"json": read_json, "csv": read_csv, "parquet": read_parquet}
-HELD_OUT_FRACTION, HELD_OUT_MOST, HELD_OUT_SEED = {"text_classification": 0.05}, 1_000, 0  # else a hundredth
+HELD_OUT_FRACTION, HELD_OUT_MOST, HELD_OUT_SEED = 0.01, 1_000, 0
+HELD_OUT_FRACTION_OF_LABELLED = 0.05  # of texts to classify, which are fewer
 READER_VERSION = 1  # part of every cache key: raise it when the same files would read differently
 PAIRS_PER_BATCH = 10_000
 
@@ -106,14 +115,21 @@ def load_corpus(args: DataArguments) -> DatasetDict:
 def _hold_out(train: Dataset, where: str, args: DataArguments) -> tuple[Dataset, Dataset]:
     if len(train) < 2:
         raise ValueError(f"{where}: one training pair and no validation split: give at least two pairs")
-    count = max(1, min(HELD_OUT_MOST, int(len(train) * HELD_OUT_FRACTION.get(args.task, 0.01))))
+    classifying = args.task == "text_classification"
+    fraction = HELD_OUT_FRACTION_OF_LABELLED if classifying else HELD_OUT_FRACTION
+    left = Counter(train["target"]) if classifying else Counter()
+    count = max(1, min(HELD_OUT_MOST, int(len(train) * fraction)))
     chosen: list[int] = []
     order = np.random.default_rng(HELD_OUT_SEED).permutation(len(train))
     for start in range(0, len(train), PAIRS_PER_BATCH):
         rows = order[start : start + PAIRS_PER_BATCH].tolist()
         pairs = train[rows]
         both = zip(rows, pairs["source"], pairs["target"], strict=True)
-        chosen += [row for row, source, target in both if _is_text(source) and _is_text(target)]
+        for row, source, target in both:
+            if not (_is_text(source) and _is_text(target)) or (classifying and left[target] < 2):
+                continue  # training must keep an example of each label
+            left[target] -= 1
+            chosen.append(row)
         if len(chosen) >= count:
             break
     if not chosen:
@@ -142,6 +158,12 @@ def _read_files(files: SplitFiles, split: str, args: DataArguments) -> Dataset:
         pairs = read_parallel(files.paths[0], files.paths[1], strict=strict)
     elif files.format == "tsv":
         pairs = read_tsv(files.paths[0], strict=strict)
+        choice = (args.task,)
+        if args.task == "text_classification":
+            texts, labels = USUAL_COLUMNS[args.task]
+            pairs = (pair for pair in pairs if pair[0] not in texts or pair[1] not in labels)  # without the header
+        elif args.task == "language_modeling":
+            pairs = ((target, target) for _, target in pairs)
     else:
         pairs = RECORD_READERS[files.format](files.paths[0], args, strict=strict)
         choice = (args.task, args.source_column, args.target_column, args.source_lang, args.target_lang)
@@ -152,15 +174,18 @@ def _built_in(where: str, args: DataArguments) -> dict[str, Dataset]:
     from modeling_vanilla.data import grammar
 
     for option, language in zip(("source_lang", "target_lang"), BUILT_IN_DIRECTION, strict=True):
+        if option == "source_lang" and args.task == "language_modeling":
+            continue
         if getattr(args, option) not in (None, language):
             raise ValueError(f"{where}: {option}={getattr(args, option)!r} must be {language!r}, or not given")
     splits = cache(grammar.built_in_splits)
 
     def batches(name: str) -> Iterator[pa.RecordBatch]:
-        yield from _batches(splits()[name])
+        pairs = splits()[name]
+        yield from _batches(((target, target) for _, target in pairs) if args.task == "language_modeling" else pairs)
 
     program = file_digest(*sorted(Path(str(grammar.__file__)).parent.glob("*.py")))  # what decides the sentences
-    return {name: _cached(batches(name), _digest(BUILT_IN, program, name), args) for name in BUILT_IN_SPLITS}
+    return {name: _cached(batches(name), _digest(BUILT_IN, program, name, args.task), args) for name in BUILT_IN_SPLITS}
 
 
 def _digest(*parts: Any) -> str:
@@ -185,7 +210,7 @@ def _from_disk(where: str, args: DataArguments) -> dict[str, Dataset]:
     try:
         loaded = load_from_disk(str(Path(str(args.data_dir)).expanduser()))
     except Exception as error:  # whatever its format's reader raises
-        raise ValueError(f"{where}: cannot be read as a saved DatasetDict: {_root_cause(error)}") from error
+        raise ValueError(f"{where}: cannot be read as a saved DatasetDict: {root_cause(error)}") from error
     return _choose_splits(DatasetDict(train=loaded) if isinstance(loaded, Dataset) else loaded, where, args)
 
 
@@ -193,11 +218,12 @@ def _from_hub(where: str, args: DataArguments) -> dict[str, Dataset]:
     try:
         loaded = load_dataset(str(args.dataset_name), args.dataset_config_name, cache_dir=args.cache_dir)
     except Exception as error:  # a wrong name, no network, a missing configuration, damaged files: each its own type
-        raise ValueError(f"{where}: cannot be loaded: {_root_cause(error)}") from error
+        raise ValueError(f"{where}: cannot be loaded: {root_cause(error)}") from error
     return _choose_splits(loaded, where, args)
 
 
-def _root_cause(error: BaseException) -> str:
+def root_cause(error: BaseException) -> str:
+    """What the error behind this one says, in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     return first_line(error)
@@ -237,7 +263,8 @@ def _as_pairs(table: Dataset, where: str, split: str, args: DataArguments) -> Da
     if len(source) > 1:
         table = table.flatten()
     if args.task == "language_modeling":
-        table = table.select_columns([".".join(source)]).rename_column(".".join(source), "source")
+        table = table.select_columns([".".join(source)])
+        table = table if source == ("source",) else table.rename_column(".".join(source), "source")
         table = table.add_column("target", table["source"])
         source, target = ("source",), ("target",)
     names = {".".join(source): "source", ".".join(target): "target"}
@@ -258,9 +285,10 @@ def _as_pairs(table: Dataset, where: str, split: str, args: DataArguments) -> Da
 
 def _labels_as_text(table: Dataset, column: str) -> Dataset:
     feature = table.features[column]
-    if getattr(feature, "dtype", "").startswith("int"):
+    if getattr(feature, "dtype", "").startswith(("int", "uint", "bool")):
         names = feature.names if isinstance(feature, ClassLabel) else None
-        texts = [label if label is None else names[label] if names else str(label) for label in table[column]]
+        known = (None if label is None or (names and label < 0) else label for label in table[column])
+        texts = [label if label is None else names[label] if names else str(label) for label in known]
         table = table.remove_columns(column).add_column(column, texts)
     return table
 

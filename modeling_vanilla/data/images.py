@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from datasets import ClassLabel, Dataset, DatasetDict, Image, load_dataset, load_from_disk
 
 from modeling_vanilla.data.arguments import DataArguments
+from modeling_vanilla.data.corpus import root_cause
 from modeling_vanilla.data.split_files import TEST_NAME, VALIDATION_NAMES
 
 DIGITS = "digits"
@@ -21,7 +23,8 @@ def load_images(args: DataArguments) -> tuple[DatasetDict, list[str]]:
     Args:
         args: `dataset_name="digits"` for scikit-learn's 1,797 digits of 8 × 8 pixels, a fifth of them held out as a
             test set; another `dataset_name` for the Hub's; `data_dir` for a folder with a folder of images for each
-            label (or for each split, with such folders inside), or a `DatasetDict` saved to disk.
+            label (or for each split, with such folders inside), or a `DatasetDict` saved to disk; `source_column` and
+            `target_column` for other names than "image" and "label".
 
     Returns:
         the splits "train", "validation" and any test sets, with the columns "image" (a PIL image) and "label" (a
@@ -39,28 +42,34 @@ def load_images(args: DataArguments) -> tuple[DatasetDict, list[str]]:
     if args.dataset_name == DIGITS:
         loaded = _digits()
     else:
+        folder = Path(str(args.data_dir)).expanduser()
         try:
             if args.dataset_name is not None:
                 loaded = load_dataset(args.dataset_name, args.dataset_config_name, cache_dir=args.cache_dir)
-            elif (Path(str(args.data_dir)) / "dataset_dict.json").is_file():
-                loaded = load_from_disk(str(args.data_dir))
+            elif (folder / "dataset_dict.json").is_file():
+                loaded = load_from_disk(str(folder))
             else:
-                loaded = load_dataset("imagefolder", data_dir=args.data_dir, cache_dir=args.cache_dir)
+                loaded = load_dataset("imagefolder", data_dir=str(folder), cache_dir=args.cache_dir)
         except Exception as error:  # a wrong name, no network, damaged files: each its own type
-            raise ValueError(f"{where}: cannot be loaded: {str(error).splitlines()[0]}") from error
-    splits = _choose_splits(loaded, where)
-    label = splits["train"].features["label"]
-    if not isinstance(label, ClassLabel):
-        splits = {name: split.class_encode_column("label") for name, split in splits.items()}
-        label = splits["train"].features["label"]
+            raise ValueError(f"{where}: cannot be loaded: {root_cause(error)}") from error
+    splits = _choose_splits(loaded, where, args)
+    feature = splits["train"].features["label"]
+    names = feature.names if isinstance(feature, ClassLabel) else sorted({str(x) for x in splits["train"]["label"]})
+    splits = {name: _with_labels(split, names, f"{where}, {name}") for name, split in splits.items()}
     if "validation" not in splits:
-        parts = splits["train"].train_test_split(VALIDATION_FRACTION, seed=HELD_OUT_SEED, stratify_by_column="label")
+        count = max(len(names), int(VALIDATION_FRACTION * len(splits["train"])))
+        try:
+            parts = splits["train"].train_test_split(count, seed=HELD_OUT_SEED, stratify_by_column="label")
+        except ValueError as error:  # a label of one image, or fewer images than labels
+            raise ValueError(
+                f"{where}: no validation split, and too few images of a label to hold one out: give one"
+            ) from error
         splits |= {"train": parts["train"], "validation": parts["test"]}
     for name, split in splits.items():
         most = args.max_train_samples if name == "train" else args.max_eval_samples
         if most is not None and most < len(split):
             splits[name] = split.select(range(most))
-    return DatasetDict(splits), list(label.names)
+    return DatasetDict(splits), list(names)
 
 
 def image_processor(size: int, num_channels: int) -> Any:
@@ -72,7 +81,7 @@ def image_processor(size: int, num_channels: int) -> Any:
     return ViTImageProcessorPil(size={"height": size, "width": size}, image_mean=middle, image_std=middle)
 
 
-def _choose_splits(loaded: Any, where: str) -> dict[str, Dataset]:
+def _choose_splits(loaded: Any, where: str, args: DataArguments) -> dict[str, Dataset]:
     if "train" not in loaded:
         raise ValueError(f"{where}: no split 'train': there are {', '.join(loaded)}")
     chosen = {"train": loaded["train"]}
@@ -80,13 +89,33 @@ def _choose_splits(loaded: Any, where: str) -> dict[str, Dataset]:
     if validation:
         chosen["validation"] = loaded[validation]
     chosen |= {name: split for name, split in loaded.items() if TEST_NAME.fullmatch(name)}
+    names = {args.source_column or "image": "image", args.target_column or "label": "label"}
     for name, split in chosen.items():
-        missing = {"image", "label"} - set(split.column_names)
-        if missing:
-            raise ValueError(
-                f"{where}, {name}: no column {' or '.join(sorted(missing))}: there are {', '.join(split.column_names)}"
-            )
-    return {name: split.select_columns(["image", "label"]) for name, split in chosen.items()}
+        for column, option in zip(names, ("source_column", "target_column"), strict=True):
+            if column not in split.column_names:
+                there = ", ".join(split.column_names)
+                raise ValueError(f"{where}, {name}: no column {column}: there are {there}: give {option}")
+        split = split.select_columns(list(names))
+        split = split.rename_columns({old: new for old, new in names.items() if old != new})
+        try:
+            chosen[name] = split.cast_column("image", Image())
+        except (TypeError, ValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise ValueError(f"{where}, {name}: column image holds no images: {root_cause(error)}") from error
+    return chosen
+
+
+def _with_labels(split: Dataset, names: list[str], where: str) -> Dataset:
+    """The split with its labels as numbers of `names`, whatever they were."""
+    feature, numbers = split.features["label"], {name: number for number, name in enumerate(names)}
+    labels = []
+    for row, label in enumerate(split["label"], start=1):
+        if label is None or (isinstance(feature, ClassLabel) and label < 0):
+            raise ValueError(f"{where}, row {row}: there is no label: fill it in or take the row out")
+        text = feature.names[label] if isinstance(feature, ClassLabel) else str(label)
+        if text not in numbers:
+            raise ValueError(f"{where}, row {row}: the label {text!r} is none of the training set's")
+        labels.append(numbers[text])
+    return split.remove_columns("label").add_column("label", labels).cast_column("label", ClassLabel(names=names))
 
 
 def _digits() -> DatasetDict:

@@ -22,7 +22,6 @@ ColumnPath = tuple[str, ...]  # ("source",), or ("translation", "en")
 ROWS_PER_BATCH = 10_000
 USUAL_COLUMNS = {  # of tasks other than translation, whose columns may also have languages' names
     "text_classification": (("text", "sentence", "source"), ("label", "labels", "target")),
-    "language_modeling": (("text", "target", "source"), ("text", "target", "source")),
 }
 
 
@@ -42,11 +41,19 @@ def choose_columns(
         ValueError: There is no such column or language, or both sides are the same.
     """
     names = list(names)
+    if args.task == "language_modeling":
+        if args.target_lang and args.target_column is None and args.target_lang in (translation_keys or ()):
+            return ("translation", args.target_lang), ("translation", args.target_lang)
+        usual = (args.target_lang, "text", "target", "source")
+        column = _column(names, args.target_column, usual, "target_column", where)
+        return column, column
+    source: ColumnPath
+    target: ColumnPath
     if args.task in USUAL_COLUMNS:
         sources, targets = USUAL_COLUMNS[args.task]
-        source: ColumnPath = _column(names, args.source_column, sources, "source_column", where)
-        target: ColumnPath = _column(names, args.target_column, targets, "target_column", where)
-        if source == target and args.task == "text_classification":
+        source = _column(names, args.source_column, sources, "source_column", where)
+        target = _column(names, args.target_column, targets, "target_column", where)
+        if source == target:
             raise ValueError(f"{where}: text and label are both column {'.'.join(source)!r}: give two columns")
         return source, target
     if translation_keys is not None and args.source_column is None and args.target_column is None:

@@ -81,7 +81,12 @@ def train_word_tokenizer(
         vocab_size: Most tokens, the 4 special tokens included. A word that is seen once is never among them: it becomes
             "<unk>", as do all words that training doesn't show.
         model_max_length: As in `train_tokenizer`.
+
+    Raises:
+        ValueError: `vocab_size` has no room for a word.
     """
+    if vocab_size < 5:
+        raise ValueError(f"vocab_size={vocab_size}: 4 special tokens leave no room for a word: use more")
     backend = Tokenizer(models.WordLevel(vocab={}, unk_token=UNK))
     backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = pre_tokenizers.Whitespace()  # words, and runs of marks

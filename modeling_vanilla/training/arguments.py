@@ -12,7 +12,8 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
     """
     The library's arguments with the paper's defaults (section 5), and batches counted in tokens.
 
-    `per_device_*_batch_size` and `train_sampling_strategy` have no effect: `max_tokens` decides.
+    `per_device_*_batch_size` and `train_sampling_strategy` have no effect: `max_tokens` decides. For classifiers, whose
+    batches are counted in examples, it is the other way round.
     """
 
     max_tokens: int = field(

@@ -32,9 +32,25 @@ BATCHES_OF_TOKENS = {
     "per_device_eval_batch_size": "batches are counted in tokens, with max_tokens",
     "train_sampling_strategy": "batches are always made of similar lengths, with max_tokens",
 }
-BATCHES_OF_EXAMPLES = {"max_tokens": "batches are counted in examples, with per_device_train_batch_size"}
+NOT_TRANSLATED = "nothing is translated"
+OF_CLASSIFIERS = {
+    "max_tokens": "batches are counted in examples, with per_device_train_batch_size",
+    **dict.fromkeys(("num_beams", "length_penalty", "max_length_ratio", "drop_duplicates"), NOT_TRANSLATED),
+}
+OF_IMAGES = dict.fromkeys(
+    (
+        "vocab_size",
+        "tokens",
+        "tokenizer_name_or_path",
+        "max_length",
+        "train_prefix",
+        "validation_prefix",
+        "test_prefix",
+    ),
+    "images have no text",
+)
 WITHOUT_EFFECT = {
-    "auto_find_batch_size": "lower max_tokens where memory doesn't suffice",
+    "auto_find_batch_size": "give smaller batches where memory doesn't suffice",
     "resume_from_checkpoint": "the same command again goes on with an unfinished run",
 }
 
@@ -217,7 +233,15 @@ def load_recipe(name: str | None, overrides: Sequence[str] = ()) -> Recipe:
             option = word.split("=")[0]
             if option.startswith("--") and option not in options.values():
                 raise ValueError(_unknown(option.removeprefix("--"), [k for k in options if "-" not in k]))
+        given = {word.split("=")[0] for word in overrides}
+        for key, other in (("data_dir", "dataset_name"), ("dataset_name", "data_dir")):
+            if f"--{key}" in given and f"--{other}" not in given:
+                recipe.pop(other, None)  # the command line wins: one place of the data over the other
         asked = _parse(parser, [*_as_arguments(recipe), *overrides])
+        without_effect = _without_effect(asked.get("task"))
+        for key in asked.keys() & without_effect.keys():
+            where = "command line" if f"--{key}" in given else name
+            raise ValueError(f"{key!r} has no effect here: {without_effect[key]}")
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     settings = {key: value for key, value in asked.items() if key != "overwrite_output_dir"}  # says nothing of the run
@@ -232,12 +256,16 @@ def load_recipe(name: str | None, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, Any]:
-    asked = {key: getattr(value, "value", value) for key, value in vars(parser.parse_args(words)).items()}
-    batches = BATCHES_OF_EXAMPLES if str(asked.get("task")).endswith("_classification") else BATCHES_OF_TOKENS
-    without_effect = WITHOUT_EFFECT | batches
-    for key in asked.keys() & without_effect.keys():
-        raise ValueError(f"{key!r} has no effect here: {without_effect[key]}")
-    return asked
+    return {key: getattr(value, "value", value) for key, value in vars(parser.parse_args(words)).items()}
+
+
+def _without_effect(task: str | None) -> dict[str, str]:
+    """What a recipe of this task may not set, and why."""
+    if task == "text_classification":
+        return WITHOUT_EFFECT | OF_CLASSIFIERS
+    if task == "image_classification":
+        return WITHOUT_EFFECT | OF_CLASSIFIERS | OF_IMAGES
+    return WITHOUT_EFFECT | BATCHES_OF_TOKENS
 
 
 def _field_names(arguments: type) -> set[str]:

@@ -9,6 +9,8 @@ import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Image
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
+from modeling_vanilla.data import DataArguments, load_corpus
+from modeling_vanilla.data.images import load_images
 from modeling_vanilla.heads import VanillaForImageClassification, VanillaForSequenceClassification
 from modeling_vanilla.training import load_recipe, run
 from modeling_vanilla.training.jobs.language_model import LineCollator
@@ -119,6 +121,51 @@ def test_the_other_tasks_batch_size_is_refused(task, key, said):
         load_recipe(None, ["--task", task, f"--{key}", "8"])
 
 
+def test_a_tsv_files_header_is_no_example(tmp_path):
+    (tmp_path / "data").mkdir()
+    lines = [f"{'Where' if i % 2 else 'Who'} is {text}\t{'place' if i % 2 else 'person'}"
+             for i, (text, _) in enumerate(corpus(0, 2700, 20))]  # fmt: skip
+    (tmp_path / "data" / "train.tsv").write_text("text\tlabel\n" + "\n".join(lines), encoding="utf-8")
+    run(load_recipe(None, words(tmp_path / "data", tmp_path / "out", task="text_classification", **CLASSIFIER)))
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["id2label"] == {"0": "person", "1": "place"}
+
+
+def test_a_label_of_one_example_stays_in_training():
+    records = [{"text": f"Who is {i}?", "label": "rare" if i == 7 else "common"} for i in range(40)]
+    from modeling_vanilla.data.corpus import _hold_out
+
+    pairs = Dataset.from_list([{"source": r["text"], "target": r["label"]} for r in records])
+    train, held_out = _hold_out(pairs, "here", DataArguments(task="text_classification"))
+    assert "rare" in train["target"]
+    assert "rare" not in held_out["target"]
+
+
+@pytest.mark.parametrize(("recipe", "words"), [("digits", ["--data_dir", "x"]), ("demo", ["--data_dir", "x"])])
+def test_a_folder_on_the_command_line_wins_over_the_recipes_data_set(recipe, words):
+    data = load_recipe(recipe, words).data
+    assert (data.data_dir, data.dataset_name) == ("x", None)
+
+
+def test_the_task_may_stand_on_the_command_line_and_its_batch_size_in_the_recipe(tmp_path):
+    (tmp_path / "r.yaml").write_text("per_device_train_batch_size: 4\n")
+    recipe = load_recipe(str(tmp_path / "r.yaml"), ["--task", "text_classification"])
+    assert recipe.training.per_device_train_batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"max_position_embeddings": 7}, "max_position_embeddings=7: inputs may have 307 positions"),
+        ({"max_position_embeddings": 7, "task": "language_modeling"}, "may have 257 positions"),
+    ],
+)
+def test_a_learned_table_that_ends_too_soon_is_refused_before_training(tmp_path, changes, said):
+    given = words(write_corpus(tmp_path / "data"), tmp_path / "out", position_encoding="learned", **changes)
+    with pytest.raises(ValueError, match=said):
+        run(load_recipe(None, given))
+
+
 def image_data(folder, split_validation: bool = True) -> None:
     """Images of 4 × 4: bright at the top, or at the bottom."""
     generator = np.random.default_rng(0)
@@ -147,18 +194,61 @@ def test_an_image_classifier_learns_where_it_is_bright(tmp_path, split_validatio
     assert best == (tmp_path / "out" / "predictions" / "test.txt").read_text().splitlines()[0]
 
 
+IMAGES = CLASSIFIER | {"image_size": 4, "patch_size": 2, "cache_dir": None, "vocab_size": None, "max_steps": 1}
+
+
+def split_of(labels: list) -> Dataset:
+    images = [np.full((4, 4), i, np.uint8) for i in range(len(labels))]
+    return Dataset.from_dict({"image": images, "label": labels}).cast_column("image", Image())
+
+
+def test_labels_in_words_mean_the_same_in_every_split(tmp_path):
+    train = split_of(["bird", "cat", "dog"] * 10)
+    DatasetDict(train=train, test=split_of(["dog", "cat"])).save_to_disk(tmp_path / "data")
+    data, labels = load_images(DataArguments(task="image_classification", data_dir=str(tmp_path / "data")))
+    assert labels == ["bird", "cat", "dog"]
+    assert data["test"]["label"] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"), [([None, 1], "test, row 1: there is no label"), ([0, 7], "test, row 2: the label '7' is none")]
+)
+def test_images_of_unknown_labels_are_refused_with_their_row(tmp_path, labels, said):
+    DatasetDict(train=split_of([0, 1] * 20), test=split_of(labels)).save_to_disk(tmp_path / "data")
+    with pytest.raises(ValueError, match=said):
+        load_images(DataArguments(task="image_classification", data_dir=str(tmp_path / "data")))
+
+
+def test_too_few_images_to_hold_any_out_are_refused_with_a_remedy(tmp_path):
+    DatasetDict(train=split_of(["a", "b"])).save_to_disk(tmp_path / "data")
+    with pytest.raises(ValueError, match="no validation split, and too few images"):
+        load_images(DataArguments(task="image_classification", data_dir=str(tmp_path / "data")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_channels": 1}, "num_channels=1: images are read in three colours"),
+        ({"position_encoding": "learned", "max_position_embeddings": 3}, "inputs may have 4 positions"),
+        ({"train_prefix": "x"}, "'train_prefix' has no effect here"),
+    ],
+)
+def test_mistakes_in_an_image_recipe_are_named_before_training(tmp_path, changes, said):
+    image_data(tmp_path / "data")
+    given = words(tmp_path / "data", tmp_path / "out", task="image_classification", **IMAGES | changes)
+    with pytest.raises(ValueError, match=said):
+        run(load_recipe(None, given))
+
+
 def test_images_without_labels_are_refused(tmp_path):
     data = Dataset.from_dict({"image": [np.zeros((4, 4), np.uint8)]}).cast_column("image", Image())
     DatasetDict(train=data).save_to_disk(tmp_path / "data")
-    changes = CLASSIFIER | {"image_size": 4, "patch_size": 2, "cache_dir": None, "vocab_size": None}
-    with pytest.raises(ValueError, match=r"train: no column label: there are image"):
+    changes = IMAGES
+    with pytest.raises(ValueError, match=r"train: no column label: there are image: give target_column"):
         run(load_recipe(None, words(tmp_path / "data", tmp_path / "out", task="image_classification", **changes)))
 
 
 def test_the_digits_are_scikit_learns_with_a_fifth_held_out():
-    from modeling_vanilla.data import DataArguments
-    from modeling_vanilla.data.images import load_images
-
     data, labels = load_images(DataArguments(task="image_classification", dataset_name="digits"))
     assert labels == list("0123456789")
     assert (len(data["test"]), sum(map(len, data.values()))) == (360, 1797)
@@ -192,6 +282,22 @@ def test_its_perplexity_is_that_of_a_plain_loop(language_model):
         total -= sum(log_probs[t, token].item() for t, token in enumerate(ids[1:]))
         count += len(ids) - 1
     assert language_model.results[0]["value"] == pytest.approx(math.exp(total / count), rel=1e-4)
+
+
+def test_the_built_in_corpus_gives_lines_of_its_target_language():
+    data = load_corpus(DataArguments(task="language_modeling", dataset_name="builtin", target_lang="en"))
+    assert data["test"][0]["source"] == data["test"][0]["target"]
+    assert data["test"][0]["target"].isascii()
+
+
+def test_lines_of_a_json_file_are_found_by_language(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"en": "a", "de": "b"}\n{"en": "c", "de": "d"}', encoding="utf-8")
+    data = load_corpus(DataArguments(task="language_modeling", data_dir=str(tmp_path), target_lang="de"))
+    assert {*data["train"]["source"], *data["validation"]["target"]} == {"b", "d"}
+
+
+def test_a_sample_of_a_short_line_does_not_go_on_after_its_end(language_model):
+    assert all(sample["target"].startswith(sample["source"]) for sample in language_model.samples)
 
 
 def test_lines_are_predicted_from_the_start_token_to_the_end_token():

@@ -23,8 +23,16 @@ logger = logging.getLogger(__name__)
 
 
 def accuracy(prediction: EvalPrediction) -> dict[str, float]:
-    """Per cent of examples whose largest logit is the label's."""
-    return {"accuracy": 100 * float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
+    """Per cent of examples whose largest logit is the label's; and the plain loss beside the smoothed one."""
+    logits, labels = torch.as_tensor(prediction.predictions).float(), torch.as_tensor(prediction.label_ids)
+    nll = torch.nn.functional.cross_entropy(logits, labels)
+    return {"accuracy": 100 * float((logits.argmax(-1) == labels).float().mean()), "nll": float(nll)}
+
+
+def wilson(share: float, n: int) -> float:
+    """Half the width of Wilson's 95 % interval of a share of n examples."""
+    z = 1.959964
+    return z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
 
 
 class Classification(Job):
@@ -40,6 +48,8 @@ class Classification(Job):
         return f"{counts} examples of {len(self.labels)} labels"
 
     def label_settings(self) -> dict[str, Any]:
+        if len(self.labels) < 2:
+            raise ValueError(f"the training set has one label, {self.labels}: there is nothing to tell apart")
         return {
             "id2label": dict(enumerate(self.labels)),
             "label2id": {label: number for number, label in enumerate(self.labels)},
@@ -68,16 +78,16 @@ class Classification(Job):
             for start in range(0, len(split), args.per_device_eval_batch_size):
                 rows = range(start, min(start + args.per_device_eval_batch_size, len(split)))
                 batch = {key: x.to(args.device) for key, x in self.collate([split[i] for i in rows]).items()}
+                del batch["labels"]
                 predicted += model(**batch).logits.argmax(-1).tolist()
             right = np.asarray(predicted) == np.asarray(split["label"])
             share, n = float(right.mean()), len(right)
-            interval = 100 * 1.96 * math.sqrt(share * (1 - share) / n)
             result.results.append(
-                {"dataset": name, "name": "accuracy", "value": 100 * share, "interval": interval,
-                 "signature": f"n:{n}|labels:{len(self.labels)}|interval:normal"}
+                {"dataset": name, "name": "accuracy", "value": 100 * share, "interval": 100 * wilson(share, n),
+                 "signature": f"n:{n}|labels:{len(self.labels)}|interval:wilson"}
             )  # fmt: skip
             file = self.folder / "predictions" / f"{name}.txt"
-            file.parent.mkdir(exist_ok=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(f"{self.labels[number]}\n" for number in predicted), encoding="utf-8")
             for row in range(min(10 - len(result.samples), n)):
                 answers = {"translation": self.labels[predicted[row]], "target": self.labels[split[row]["label"]]}
@@ -107,9 +117,8 @@ class TextClassification(Classification):
             if not label:
                 raise ValueError(f"{name}, row {row}: there is no label: fill it in or take the row out")
             if label not in number:
-                raise ValueError(
-                    f"{name}, row {row}: the label {label!r} is none of the training set's: {', '.join(self.labels)}"
-                )
+                known = ", ".join(self.labels[:12])
+                raise ValueError(f"{name}, row {row}: the label {label!r} is none of the training set's: {known}")
         tokenizer, limit = self.processor, self.recipe.data.max_length
         texts = [text or "" for text in split["source"]]
         ids = tokenizer(texts, return_attention_mask=False, verbose=False)["input_ids"]
@@ -125,6 +134,7 @@ class TextClassification(Classification):
         return dict(pad([{key: example[key] for key in ("input_ids", "label")} for example in examples]))
 
     def build(self) -> PreTrainedModel:
+        self.check_positions(self.recipe.data.max_length)
         return VanillaForSequenceClassification(self.text_config(**self.label_settings()))
 
     def describe(self, split: str, row: int) -> str:
@@ -141,12 +151,20 @@ class ImageClassification(Classification):
         self.examples, self.labels = load_images(self.recipe.data)
         tokens = {"vocab_size": 2, "pad_token_id": 0, "decoder_start_token_id": 1, "eos_token_id": None}  # not used
         self.config = self.recipe.vanilla_config(**tokens, **self.label_settings())
+        if self.config.num_channels != 3:
+            raise ValueError(
+                f"num_channels={self.config.num_channels}: images are read in three colours, as the library's pipeline "
+                "reads them: use 3"
+            )
+        self.check_positions((self.config.image_size // self.config.patch_size) ** 2)
         self.processor = image_processor(self.config.image_size, self.config.num_channels)
         self.collate = self._collate
 
     def _collate(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        mode = "L" if self.config.num_channels == 1 else "RGB"
-        images = [example["image"].convert(mode) for example in examples]
+        try:
+            images = [example["image"].convert("RGB") for example in examples]
+        except OSError as error:
+            raise ValueError(f"an image can't be read: {error}: mend it or take it out") from error
         pixels = self.processor(images, return_tensors="pt")["pixel_values"]
         return {"pixel_values": pixels, "labels": torch.tensor([example["label"] for example in examples])}
 

@@ -86,6 +86,15 @@ class Job(ABC):
         tokenizer.save_pretrained(self.folder)
         return tokenizer
 
+    def check_positions(self, longest: int) -> None:
+        """Refuses a learned table of positions that ends before the longest input."""
+        config = self.recipe.vanilla_config()
+        if config.position_encoding == "learned" and config.max_position_embeddings < longest:
+            raise ValueError(
+                f"max_position_embeddings={config.max_position_embeddings}: inputs may have {longest} positions, and a "
+                f"learned table must have as many: raise it, or lower what is let in"
+            )
+
     def text_config(self, **changes: Any) -> VanillaConfig:
         """The recipe's config for `processor`'s vocabulary."""
         tokenizer = self.processor

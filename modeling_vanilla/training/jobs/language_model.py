@@ -1,6 +1,5 @@
 """Training the decoder alone as a language model."""
 
-import math
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ from modeling_vanilla.data.batching import PairCollator
 from modeling_vanilla.data.corpus import SourceTexts
 from modeling_vanilla.heads import VanillaForCausalLM
 from modeling_vanilla.training.jobs.job import Job, RunResult, test_sets
-from modeling_vanilla.training.trainer import VanillaTrainer
+from modeling_vanilla.training.trainer import VanillaTrainer, perplexity
 
 START_OF_SAMPLE = 4  # tokens of a test line that a sample goes on from
 
@@ -53,6 +52,7 @@ class LanguageModeling(Job):
         return str(self.report).replace("pairs", "lines")
 
     def build(self) -> PreTrainedModel:
+        self.check_positions(self.recipe.data.max_length + 1)  # with the start token
         model = VanillaForCausalLM(self.text_config())
         model.generation_config.max_length = self.recipe.data.max_length
         return model
@@ -82,12 +82,12 @@ class LanguageModeling(Job):
                 output = model(**{key: value.to(device) for key, value in batch.items()}, return_logits=False)
                 nll, tokens = nll + float(output.nll) * count, tokens + count
             signature = f"nats:{nll / tokens:.4f}|tokens:{tokens}|vocab:{len(self.processor)}|end:yes"
-            value = math.exp(nll / tokens)
+            value = perplexity(nll / tokens)
             result.results.append(
                 {"dataset": name, "name": "perplexity", "value": value, "interval": None, "signature": signature}
             )
             for line in list(self.corpus[name]["source"])[: 10 - len(result.samples)]:
-                ids = self.processor(line)["input_ids"][:START_OF_SAMPLE]
+                ids = self.processor(line)["input_ids"][:-1][:START_OF_SAMPLE]  # without the end token
                 prompt = torch.tensor([[model.config.decoder_start_token_id, *ids]], device=device)
                 written = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False)
                 texts = (self.processor.decode(x, skip_special_tokens=True) for x in (prompt[0], written[0]))

@@ -31,6 +31,7 @@ class Translation(Job):
         return str(self.report)
 
     def build(self) -> PreTrainedModel:
+        self.check_positions(max_new_tokens(self.recipe.data.max_length) + 1)  # with the start token
         model = VanillaForConditionalGeneration(self.text_config())
         # generate() has no limit relative to the source, so a plain model gets the longest source's.
         model.generation_config.max_length = max_new_tokens(self.recipe.data.max_length)
@@ -58,7 +59,7 @@ class Translation(Job):
             sources, references = list(self.corpus[name]["source"]), list(self.corpus[name]["target"])
             hypotheses = [translation.text for translation in translator.translate(sources)]
             file = self.folder / "translations" / f"{name}.txt"
-            file.parent.mkdir(exist_ok=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(f"{as_line(text)}\n" for text in hypotheses), encoding="utf-8")
             tokenize = tokenize_option(self.recipe.data.target_lang)
             scores = corpus_scores(hypotheses, references, tokenize=tokenize)
