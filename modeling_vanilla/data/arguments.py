@@ -58,7 +58,8 @@ class DataArguments:
         default=None,
         metadata={
             "help": "Likewise for the validation split. Default: val, valid, validation or dev; where there is none, "
-            "a hundredth of the training pairs (1 to 1,000) is held out; of texts to classify a twentieth, of images a tenth."
+            "a hundredth of the training pairs (1 to 1,000) is held out; of texts to classify a twentieth, of "
+            "images a tenth."
         },
     )
     test_prefix: str | None = field(
