@@ -48,7 +48,8 @@ def library_tests(cache: Path) -> Path:
             raise NoSdist(f"no source distribution of transformers {version}: {errors[-1] or 'pip brought no archive'}")
         with tarfile.open(archive) as sdist:
             tests = [member for member in sdist if member.name.startswith(f"transformers-{version}/tests/")]
-            sdist.extractall(scratch, tests, filter="data")
+            safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
+            sdist.extractall(scratch, tests, **safely)
         built = Path(scratch, f"transformers-{version}")
         for name, text in STUBS.items():
             path = built / "tests" / name
