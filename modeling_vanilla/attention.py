@@ -5,6 +5,7 @@ Shapes: `B` sentences, `T` query and `S` key positions, `D` d_model, `H` heads, 
 """
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,10 +13,15 @@ from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import logging
 
 from .configuration_vanilla import VanillaConfig
 from .dropout import dropout as drop
+from .loss import is_plain
 from .positions import rotate
+
+logger = logging.get_logger(__name__)
+MAX_EAGER_SCORES = 2**25
 
 
 def check_backend(name: str, config: VanillaConfig) -> None:
@@ -35,6 +41,31 @@ def check_backend(name: str, config: VanillaConfig) -> None:
             f"{name} would see padding and the future, for it has no mask: register one beside it with "
             f"AttentionMaskInterface.register({name!r}, transformers.masking_utils.eager_mask), or {remedy}"
         )
+
+
+class DefaultBackend(str):
+    """A backend that nobody asked for by name: a call may take another where that is faster."""
+
+
+def backend_of_call(backend: str, hidden_states: torch.Tensor, num_keys: int, num_heads: int) -> str:
+    """
+    The backend that one call takes: the config's; but where none was asked for, eager in low precision on a CPU, whose
+    sdpa takes up to twice as long there, as long as the scores `(B, H, T, S)` are no more than `MAX_EAGER_SCORES`.
+    """
+    if type(backend) is not DefaultBackend or torch.compiler.is_compiling():
+        return backend
+    B, T, _ = hidden_states.shape
+    is_low = hidden_states.device.type == "cpu" and hidden_states.dtype in (torch.bfloat16, torch.float16)
+    chosen = "eager" if is_low and B * num_heads * T * num_keys <= MAX_EAGER_SCORES else str(backend)
+    logger.info_once(f"attention in {hidden_states.dtype} on {hidden_states.device.type}: {chosen}")
+    return chosen
+
+
+def masks_nothing(attention_mask: Any, config: VanillaConfig) -> bool:
+    """Whether a backend that can do without a mask needs none, for there is no padding."""
+    if config._attn_implementation not in ("eager", "sdpa"):
+        return False
+    return attention_mask is None or (attention_mask.ndim == 2 and all_true(attention_mask))
 
 
 def queries_with_keys(attention_mask: Any) -> torch.Tensor | None:
@@ -70,14 +101,15 @@ def eager_attention_forward(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Scaled dot-product attention, equation 1: softmax(Q Kᵀ / sqrt(d_k)) V, as it is written."""
-    scores = torch.matmul(query, key.transpose(2, 3)) * scaling  # (B, H, T, S)
+    scores = torch.matmul(query, key.transpose(2, 3))  # (B, H, T, S), in float32 (at least) up to the weights
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).mul_(scaling)
     if position_bias is not None:
         scores = scores + position_bias
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     elif attention_mask is not None:
-        scores = scores + attention_mask
-    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)  # (B, H, T, S)
+        scores += attention_mask
+    weights = nn.functional.softmax(scores, dim=-1).to(query.dtype)  # (B, H, T, S)
     weights = drop(weights, dropout, module.training)
     output = torch.matmul(weights, value)  # (B, H, T, V)
     return output.transpose(1, 2).contiguous(), weights  # (B, T, H, V), (B, H, T, S)
@@ -109,21 +141,22 @@ class VanillaAttention(nn.Module):
             setattr(projection, "init_gain", 2**-0.5)  # noqa: B010
         self.out_proj = nn.Linear(num_heads * self.d_v, config.d_model, bias=config.use_bias)
 
+    def project(self, x: torch.Tensor, *projections: nn.Linear) -> Sequence[torch.Tensor]:
+        """Each projection of `x` `(B, L, D)`: `(B, L, H * size)`. In training they are one product if they may be."""
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling() or not all(map(is_plain, projections)):
+            return [projection(x) for projection in projections]
+        weight = torch.cat([p.weight for p in projections])
+        bias = None if self.q_proj.bias is None else torch.cat([p.bias for p in projections])
+        return nn.functional.linear(x, weight, bias).split([p.out_features for p in projections], dim=-1)
+
     def heads(self, x: torch.Tensor, size: int) -> torch.Tensor:
         """Splits `(B, L, H * size)` into heads: `(B, H, L, size)`."""
         return x.view(*x.shape[:2], self.num_heads, size).transpose(1, 2)
 
-    def keys_and_values(
-        self, states: torch.Tensor, cache: Cache | None, is_cross_attention: bool, rotation: torch.Tensor | None
+    def remember(
+        self, key: torch.Tensor, value: torch.Tensor, cache: Cache | None, is_cross_attention: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys `(B, H, S, K)` and values `(B, H, S, V)`, the cached ones included."""
-        if is_cross_attention and isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(self.layer_idx):
-            layer = cache.cross_attention_cache.layers[self.layer_idx]  # the source doesn't change: projected once
-            return layer.keys, layer.values
-        key = self.heads(self.k_proj(states), self.d_k)  # (B, H, S, K)
-        value = self.heads(self.v_proj(states), self.d_v)  # (B, H, S, V)
-        if rotation is not None:
-            key = rotate(key, rotation, self.config.sinusoid_layout)
+        """Keys `(B, H, S, K)` and values `(B, H, S, V)` put into the cache: all that it has now."""
         if cache is None:
             return key, value
         if not isinstance(cache, EncoderDecoderCache):
@@ -147,7 +180,8 @@ class VanillaAttention(nn.Module):
         """
         Args:
             hidden_states: `(B, T, D)`.
-            key_value_states: `(B, S, D)`, or None for self attention.
+            key_value_states: `(B, S, D)`, or None for self attention. It may be `(B / n, S, D)`: n neighbours, such as
+                a sentence's beams, then look at the same source as if their queries stood in one row.
             attention_mask: what the library's mask functions made for this backend, or None when nothing is masked
                 (or when `is_causal` says it all).
             cache: keys and values of earlier positions; updated in place.
@@ -158,12 +192,26 @@ class VanillaAttention(nn.Module):
         Returns:
             the output `(B, T, D)`, and the attention weights `(B, H, T, S)` on the eager backend (else None).
         """
-        B, T, _ = hidden_states.shape
-        query = self.heads(self.q_proj(hidden_states), self.d_k)  # (B, H, T, K)
+        B, T, D = hidden_states.shape
+        is_cross_attention = key_value_states is not None
+        if is_cross_attention:
+            query = self.q_proj(hidden_states.reshape(len(key_value_states), -1, D))
+        else:
+            query, key, value = self.project(hidden_states, self.q_proj, self.k_proj, self.v_proj)
+        query = self.heads(query, self.d_k)  # (B, H, T, K)
         if rotation is not None:
             query = rotate(query, rotation, self.config.sinusoid_layout)
-        states = hidden_states if key_value_states is None else key_value_states
-        key, value = self.keys_and_values(states, cache, key_value_states is not None, rotation)
+        if is_cross_attention and isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(self.layer_idx):
+            layer = cache.cross_attention_cache.layers[self.layer_idx]  # the source doesn't change: projected once
+            key, value = layer.keys, layer.values
+        else:
+            if is_cross_attention:
+                key, value = self.project(key_value_states, self.k_proj, self.v_proj)
+            key = self.heads(key, self.d_k)  # (B, H, S, K)
+            value = self.heads(value, self.d_v)  # (B, H, S, V)
+            if rotation is not None:
+                key = rotate(key, rotation, self.config.sinusoid_layout)
+            key, value = self.remember(key, value, cache, is_cross_attention)
 
         backend = attn_implementation or self.config._attn_implementation
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(backend, eager_attention_forward)
@@ -180,7 +228,18 @@ class VanillaAttention(nn.Module):
         if has_keys is not None:
             output = output.masked_fill(~has_keys[:, :, None, None], 0)
             weights = None if weights is None else weights.masked_fill(~has_keys[:, None, :, None], 0)
+        if weights is not None and len(weights) != B:
+            weights = weights.unflatten(2, (-1, T)).transpose(1, 2).flatten(0, 1)  # (B, H, T, S)
         return self.out_proj(output.reshape(B, T, self.num_heads * self.d_v)), weights
 
 
-__all__ = ["VanillaAttention", "all_true", "check_backend", "eager_attention_forward", "queries_with_keys"]
+__all__ = [
+    "DefaultBackend",
+    "VanillaAttention",
+    "all_true",
+    "backend_of_call",
+    "check_backend",
+    "eager_attention_forward",
+    "masks_nothing",
+    "queries_with_keys",
+]

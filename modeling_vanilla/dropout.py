@@ -34,6 +34,7 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
         return nn.functional.dropout(x, p, training)
     bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
     mask = (bits[: x.numel()] >= dropped - 32768).view(x.shape)
+    mask = mask.view(torch.uint8)  # a product with booleans takes three times as long
     return _MaskedScale.apply(x, mask, 65536 / (65536 - dropped))
 
 

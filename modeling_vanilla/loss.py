@@ -13,6 +13,12 @@ from torch import nn
 LOSS_SETTINGS = {"label_smoothing", "num_items_in_batch", "return_logits"}
 
 
+def is_plain(linear: Any) -> bool:
+    """Whether a layer is its weight and bias alone; an adapter in its place, or a hook on it, must be called."""
+    hooks = (linear._forward_hooks, linear._forward_pre_hooks, linear._backward_hooks, linear._backward_pre_hooks)
+    return type(linear) is nn.Linear and not any(hooks) and "forward" not in vars(linear)
+
+
 class LossOutput(NamedTuple):
     """Scalars: `loss` (smoothed, differentiable) and `nll` (plain, detached), both in nats a token, float32."""
 
@@ -32,12 +38,9 @@ def project_and_score(
     A language model's last step: `logits` `(..., V)` of `hidden_states` `(..., D)`, and `loss` and `nll` of labels, as
     `smoothed_cross_entropy` gives them. Unless `return_logits` says otherwise, training with labels keeps no logits.
     """
-    # An adapter in the place of the projection, or a hook on it, must be called: then it is.
-    hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks, head._backward_pre_hooks)
-    is_plain = type(head) is nn.Linear and not any(hooks) and "forward" not in vars(head)
-    is_plain &= not torch.compiler.is_compiling()  # no graph can hold a loop as long as the labels say
+    fused = is_plain(head) and not torch.compiler.is_compiling()  # no graph can hold a loop as long as the labels say
     logits = None
-    if labels is None or return_logits or (return_logits is None and not training) or not is_plain:
+    if labels is None or return_logits or (return_logits is None and not training) or not fused:
         logits = head(hidden_states)  # (..., V)
     if labels is None:
         return {"loss": None, "nll": None, "logits": logits}
@@ -88,13 +91,13 @@ def projected_cross_entropy(
     """
     `smoothed_cross_entropy` of `hidden_states @ weight.T + bias`, a chunk of tokens at a time.
 
-    Padded positions are dropped first. Each chunk's gradient is computed beside its loss, while its logits are still
-    in the cache, so the backward pass projects nothing again and memory holds one chunk of logits.
+    Padded positions are dropped first. Each chunk's gradient is computed beside its loss, while its logits are there,
+    so the backward pass projects nothing again and memory holds one chunk of logits.
 
     Args:
         hidden_states: the decoder's output, `(..., D)`.
         weight, bias: the output projection, `(V, D)` and `(V)`.
-        chunk_size: tokens in a chunk, at least 1 (a `ValueError`); None picks one whose logits stay in a CPU's cache.
+        chunk_size: tokens in a chunk, at least 1 (a `ValueError`); None picks one.
         others: as in `smoothed_cross_entropy`.
     """
     if chunk_size is not None and chunk_size < 1:
@@ -107,8 +110,9 @@ def projected_cross_entropy(
     if not torch.is_grad_enabled():  # the function below can't see it, and would compute gradients all the same
         tensors = [None if x is None else x.detach() for x in tensors]
     chunk_size = chunk_size or tokens_per_chunk(weight)
-    loss, nll = _ProjectedCrossEntropy.apply(*tensors, labels[keep], label_smoothing, chunk_size, dtype)
-    return LossOutput(loss / denominator, nll / denominator)
+    return LossOutput(
+        *_ProjectedCrossEntropy.apply(*tensors, labels[keep], denominator, label_smoothing, chunk_size, dtype)
+    )
 
 
 def _denominator(keep: torch.Tensor, num_items_in_batch: int | torch.Tensor | None) -> torch.Tensor:
@@ -119,62 +123,83 @@ def _denominator(keep: torch.Tensor, num_items_in_batch: int | torch.Tensor | No
 
 
 def tokens_per_chunk(weight: torch.Tensor) -> int:
-    """2^21 logits are 8 MB in float32, around what a core keeps close; a GPU wants larger products."""
-    return max(64, (2**21 if weight.device.type == "cpu" else 2**27) // len(weight))
+    """2^23 logits are 32 MB in float32, which a CPU's allocator still hands out again; a GPU wants larger products."""
+    if weight.device.type != "cpu":
+        return max(64, 2**27 // len(weight))
+    return min(max(64, 2**23 // len(weight)), 512)
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Sums over tokens of the smoothed loss and of the plain one; gradients of the first."""
+    """The smoothed loss and the plain one, summed over tokens and divided by `denominator`; gradients of the first."""
 
     @staticmethod
-    def forward(ctx, hidden_states, weight, bias, labels, label_smoothing, chunk_size, dtype):
-        vocab_size = len(weight)
+    def forward(ctx, hidden_states, weight, bias, labels, denominator, label_smoothing, chunk_size, dtype):
+        V = len(weight)
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        # What is summed over many chunks is summed in float32, whatever the products' precision.
-        loss, nll = hidden_states.new_zeros(2, dtype=torch.float32)
-        grad_hidden = torch.empty_like(hidden_states, dtype=dtype) if needs_hidden else None  # (N, D)
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None  # (V, D)
-        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_bias else None  # (V)
         ctx.dtypes = [None if x is None else x.dtype for x in (hidden_states, weight, bias)]
         hidden_states, weight, bias = (None if x is None else x.to(dtype) for x in (hidden_states, weight, bias))
+        # What is summed over many chunks is summed in float32, whatever the products' precision.
+        wide = {"dtype": torch.float32, "device": weight.device}
+        nll, uniform = torch.zeros(2, **wide)  # sums of -log p(label), and of the mean over v of -log p(v)
+        grad_hidden = torch.empty_like(hidden_states) if needs_hidden else None  # (N, D)
+        grad_weight = torch.zeros_like(weight, **wide) if needs_weight else None  # (V, D)
+        grad_bias = torch.zeros_like(bias, **wide) if needs_bias else None  # (V)
+        # All chunks use the same memory: fresh pages cost more than the arithmetic on them.
+        logits = weight.new_empty(min(chunk_size, len(labels)), V)
+        probs = logits if dtype == torch.float32 else torch.empty_like(logits, **wide)
 
-        with torch.autocast(hidden_states.device.type, enabled=False):
+        with torch.autocast(weight.device.type, enabled=False):
             for start in range(0, len(labels), chunk_size):
                 rows = slice(start, start + chunk_size)
                 h, y = hidden_states[rows], labels[rows, None]  # (C, D), (C, 1)
-                logits = nn.functional.linear(h, weight, bias)  # (C, V)
-                log_probs = logits.log_softmax(-1, dtype=torch.float32)  # (C, V)
-                chunk_nll = -log_probs.gather(1, y).sum()
-                nll += chunk_nll
-                loss += (1 - label_smoothing) * chunk_nll
-                if label_smoothing:
-                    loss -= label_smoothing / vocab_size * log_probs.sum()
+                z, p = logits[: len(h)], probs[: len(h)]  # (C, V)
+                torch.mm(h, weight.t(), out=z) if bias is None else torch.addmm(bias, h, weight.t(), out=z)
+                if p is not z:
+                    p.copy_(z)
+                largest, label, mean = p.amax(1, keepdim=True), p.gather(1, y), p.mean(1, keepdim=True)  # (C, 1)
+                torch.softmax(p, 1, out=p)
+                log_p = p.amax(1, keepdim=True).log()  # of the likeliest token: at least -log V
+                nll += (largest - label - log_p).sum()
+                uniform += (largest - mean - log_p).sum()
                 if not any(ctx.needs_input_grad):
                     continue
                 # d loss / d logits = softmax - smoothed target
-                gradient = log_probs.exp_()  # (C, V)
                 if label_smoothing:
-                    gradient -= label_smoothing / vocab_size
-                gradient.scatter_add_(1, y, gradient.new_full(y.shape, label_smoothing - 1))
+                    p -= label_smoothing / V
+                p.scatter_add_(1, y, p.new_full(y.shape, label_smoothing - 1))
                 if grad_bias is not None:
-                    grad_bias += gradient.sum(0)
-                gradient = gradient.to(dtype)
+                    grad_bias += p.sum(0)
+                if p is not z:
+                    z.copy_(p)
                 if grad_hidden is not None:
-                    torch.mm(gradient, weight, out=grad_hidden[rows])
-                if grad_weight is not None:
-                    grad_weight += gradient.t() @ h
-        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+                    torch.mm(z, weight, out=grad_hidden[rows])
+                if grad_weight is not None:  # a few rows at a time, whose products stay in the cache
+                    for rows_of_grad, columns in zip(grad_weight.split(4096), z.split(4096, 1), strict=True):
+                        rows_of_grad += columns.t() @ h
+        ctx.save_for_backward(
+            *(None if x is None else x.div_(denominator) for x in (grad_hidden, grad_weight, grad_bias))
+        )
+        loss = (1 - label_smoothing) * nll + label_smoothing * uniform
+        nll = nll / denominator
         ctx.mark_non_differentiable(nll)
-        return loss, nll
+        return loss / denominator, nll
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_loss, _):
+        is_one = grad_loss.device.type == "cpu" and grad_loss.item() == 1  # as a rule: nothing to copy
         gradients = [
-            None if gradient is None else (gradient * grad_loss).to(dtype)
+            None if gradient is None else (gradient if is_one else gradient * grad_loss).to(dtype)
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         ]
-        return (*gradients, None, None, None, None)
+        return (*gradients, None, None, None, None, None)
 
 
-__all__ = ["LOSS_SETTINGS", "LossOutput", "project_and_score", "projected_cross_entropy", "smoothed_cross_entropy"]
+__all__ = [
+    "LOSS_SETTINGS",
+    "LossOutput",
+    "is_plain",
+    "project_and_score",
+    "projected_cross_entropy",
+    "smoothed_cross_entropy",
+]

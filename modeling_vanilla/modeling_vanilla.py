@@ -31,7 +31,15 @@ from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention import VanillaAttention, all_true, check_backend, queries_with_keys
+from .attention import (
+    DefaultBackend,
+    VanillaAttention,
+    all_true,
+    backend_of_call,
+    check_backend,
+    masks_nothing,
+    queries_with_keys,
+)
 from .configuration_vanilla import VanillaConfig
 from .dropout import Dropout
 from .loss import LOSS_SETTINGS, project_and_score
@@ -47,6 +55,13 @@ def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_to
     shifted = labels.new_full(labels.shape, decoder_start_token_id)
     shifted[:, 1:] = labels[:, :-1]
     return shifted.masked_fill_(shifted == -100, pad_token_id)
+
+
+def mask_of_keys(config: VanillaConfig, queries: torch.Tensor, attention_mask: Any, keys: Any = None) -> Any:
+    """The library's mask for queries `(B, T, D)` that see all keys `(B, S, D)` but padding; None if there is none."""
+    if masks_nothing(attention_mask, config):
+        return None
+    return create_bidirectional_mask(config, queries, attention_mask, keys)
 
 
 class VanillaEncoderLayer(GradientCheckpointingLayer):
@@ -138,7 +153,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
         """What the library asks whenever a backend is chosen."""
         backend = super().get_correct_attn_implementation(requested_attention, is_init_check)
         check_backend(backend, self.config)
-        return backend
+        return DefaultBackend(backend) if requested_attention is None else backend
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -216,7 +231,12 @@ class VanillaStack(VanillaPreTrainedModel):
     def add_positions(
         self, embeds: torch.Tensor, start: int | torch.Tensor, num_keys: int, position_ids: torch.Tensor | None
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Dropout(embeds · sqrt(D) + PE), `(B, L, D)`, summed in the table's float32; or self attention is told."""
+        """
+        Dropout(embeds · sqrt(D) + PE), `(B, L, D)`, summed in the table's float32; or self attention is told. Under
+        autocast the stack works in its precision from here on: sublayers give it anyway, and need no copies then.
+        """
+        device = embeds.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else embeds.dtype
         x, L = embeds * self.embed_scale, embeds.shape[1]
         to_self: dict[str, Any] = {}
         if self.embed_positions is None:
@@ -227,17 +247,22 @@ class VanillaStack(VanillaPreTrainedModel):
             to_self["rotation"] = self.embed_positions(start, L, position_ids)
         else:
             x = x + self.embed_positions(start, L, position_ids)  # (L, D) or (B, L, D)
-        return self.dropout(x.to(embeds.dtype)), to_self
+        return self.dropout(x.to(dtype)), to_self
 
-    def mask_settings(self, kwargs: dict[str, Any]) -> VanillaConfig:
-        """The config that masks are made for; eager's (and `kwargs` tell the layers) for a call that wants weights."""
-        backend = self.config._attn_implementation
-        if backend == "eager" or not (kwargs.get("output_attentions") or kwargs.get("output_cross_attentions")):
+    def choose_backend(self, hidden_states: torch.Tensor, num_keys: int, kwargs: dict[str, Any]) -> VanillaConfig:
+        """The config that this call's masks are made for; `kwargs` tell the layers of its attention backend."""
+        backend, chosen = self.config._attn_implementation, kwargs.get("attn_implementation")
+        if backend != "eager" and (kwargs.get("output_attentions") or kwargs.get("output_cross_attentions")):
+            chosen = "eager"
+            logger.warning_once(f"{backend} gives no attention weights: calls with output_attentions=True run on eager")
+        elif chosen is None:
+            num_heads = getattr(self.config, f"{self.layer.side}_attention_heads")
+            chosen = backend_of_call(backend, hidden_states, num_keys, num_heads)
+        kwargs["attn_implementation"] = chosen
+        if chosen == backend:
             return self.config
-        logger.warning_once(f"{backend} gives no attention weights: calls with output_attentions=True run on eager")
-        kwargs["attn_implementation"] = "eager"
         config = copy.copy(self.config)
-        config._attn_implementation = "eager"
+        config._attn_implementation = chosen
         return config
 
 
@@ -270,7 +295,8 @@ class VanillaEncoder(VanillaStack):
         if position_ids is None and attention_mask is not None and attention_mask.ndim == 2:
             position_ids = (count_tokens(attention_mask, 0, S) - 1).clamp(min=0)
         hidden_states, to_self = self.add_positions(embeds, 0, S, position_ids)  # (B, S, D)
-        to_self["attention_mask"] = create_bidirectional_mask(self.mask_settings(kwargs), embeds, attention_mask)
+        config = self.choose_backend(hidden_states, S, kwargs)
+        to_self["attention_mask"] = mask_of_keys(config, hidden_states, attention_mask)
         to_self["has_keys"] = queries_with_keys(attention_mask)
         for layer in self.layers:
             hidden_states = layer(hidden_states, to_self, **kwargs)
@@ -331,15 +357,19 @@ class VanillaDecoder(VanillaStack):
             position_ids = (counts - 1).clamp(min=0) if position_ids is None else position_ids
             has_keys = None if all_true(counts > 0) else counts > 0
         hidden_states, to_self = self.add_positions(embeds, start, num_keys, position_ids)  # (B, T, D)
-        config = self.mask_settings(kwargs)
-        to_self["attention_mask"] = create_causal_mask(config, embeds, attention_mask, self_cache)
+        config = self.choose_backend(hidden_states, num_keys, kwargs)
+        if isinstance(start, int) and T == 1 and num_keys == start + 1 and masks_nothing(attention_mask, config):
+            to_self["attention_mask"] = None  # a new token sees all before it
+        else:
+            to_self["attention_mask"] = create_causal_mask(config, hidden_states, attention_mask, self_cache)
         if isinstance(start, torch.Tensor) and not isinstance(to_self["attention_mask"], torch.Tensor | None):
             # flex_attention's mask looks the length up later, when the first layer has raised it: let it keep this one.
             self_cache.layers[0].cumulative_length = start.clone()
         to_self["has_keys"] = has_keys
         to_encoder = None
         if self.config.is_encoder_decoder:
-            mask = create_bidirectional_mask(config, embeds, encoder_attention_mask, encoder_hidden_states)
+            queries = hidden_states.reshape(len(encoder_hidden_states), -1, embeds.shape[-1])  # as attention sees them
+            mask = mask_of_keys(config, queries, encoder_attention_mask, encoder_hidden_states)
             to_encoder = {"attention_mask": mask, "has_keys": queries_with_keys(encoder_attention_mask)}
         for layer in self.layers:
             hidden_states = layer(
@@ -468,6 +498,18 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
             decoder_position_ids = (decoder_attention_mask.long().cumsum(-1) - 1).clamp(min=0)
         masks = {"decoder_attention_mask": decoder_attention_mask, "decoder_position_ids": decoder_position_ids}
         return super().prepare_inputs_for_generation(*args, **masks, **kwargs)
+
+    def _expand_inputs_for_generation(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+        """The library's, which repeats all inputs for each beam; but beams share their sentence's encoding."""
+        source = {name: kwargs.pop(name, None) for name in ("encoder_outputs", "attention_mask")}
+        kwargs["encoder_outputs"] = {}  # it wants something to repeat
+        input_ids, kwargs = super()._expand_inputs_for_generation(*args, **kwargs)
+        return input_ids, {**kwargs, **source}
+
+    def _reorder_cache(self, cache: Cache, beam_idx: torch.Tensor) -> Cache:
+        """Beams change places within their sentence, so what is known of the source stays."""
+        cache.self_attention_cache.reorder_cache(beam_idx)
+        return cache
 
     @can_return_tuple
     @accept_old_cache_name

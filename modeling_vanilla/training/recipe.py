@@ -77,7 +77,7 @@ class ModelArguments:
     )
     attn_implementation: str | None = field(
         default=None,
-        metadata={"help": "eager, sdpa ... Default: eager for bf16 on a CPU, where sdpa is slower; else sdpa."},
+        metadata={"help": "eager, sdpa ... Default: the faster one for dtype and length."},
     )
     num_beams: int = field(default=4, metadata={"help": "Beams of the finished model (section 6.1)."})
     length_penalty: float = field(

@@ -42,9 +42,8 @@ def run(recipe: Recipe) -> RunResult:
     logger.info("training data: %s", job.data_report())
 
     model = job.build()
-    attention = recipe.model.attn_implementation or ("eager" if args.bf16 and args.use_cpu else None)
-    if attention:
-        model.set_attn_implementation(attention)
+    if recipe.model.attn_implementation:
+        model.set_attn_implementation(recipe.model.attn_implementation)
     logger.info("model: %s, %s parameters", recipe.model.model, f"{model.num_parameters():,}")
     try:
         trainer = job.trainer(model)
