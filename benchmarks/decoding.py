@@ -17,7 +17,7 @@ from benchmarks.training import DTYPES, marian, ours
 NEW_TOKENS, SOURCE_TOKENS, TARGET = 32, 16, 1.25
 
 
-def decode(build: Callable, attention: str, dtype: str) -> Callable[[torch.Tensor, int], None]:
+def decode(build: Callable, attention: str | None, dtype: str) -> Callable[[torch.Tensor, int], None]:
     model = build("base", attention)[0].eval().to(DTYPES[dtype])
     model.config.use_cache = model.generation_config.use_cache = True
 
@@ -43,9 +43,8 @@ def main() -> None:
     print(f"generate(), base, {NEW_TOKENS} tokens, {machine()}\n")
     rows = []
     for dtype in args.dtypes:
-        backends = ("eager", "sdpa")
-        contestants = {f"ours, {name}": decode(ours, name, dtype) for name in backends}
-        contestants |= {f"Marian, {name}": decode(marian, name, dtype) for name in backends}
+        contestants = {"ours": decode(ours, None, dtype)}
+        contestants |= {f"Marian, {name}": decode(marian, name, dtype) for name in ("eager", "sdpa")}
         for beams in args.beams:
             for count in args.sentences:
                 ids = torch.randint(3, 30_000, (count, SOURCE_TOKENS))
@@ -57,10 +56,19 @@ def main() -> None:
                 middle, low, high = ratio(seconds[best["Marian"]], seconds[best["ours"]])
                 verdict = "holds" if middle >= TARGET else "falls short"
                 rows.append(
-                    (dtype, beams, count, best["ours"], *speeds, f"{middle:.2f} ({low:.2f} to {high:.2f})", verdict)
+                    (dtype, beams, count, best["Marian"], *speeds, f"{middle:.2f} ({low:.2f} to {high:.2f})", verdict)
                 )
                 print(*rows[-1], file=sys.stderr)
-    header = ("dtype", "beams", "sentences", "ours", "tokens/s", "Marian's", "ours is faster by", f"to reach {TARGET}")
+    header = (
+        "dtype",
+        "beams",
+        "sentences",
+        "against",
+        "ours, tokens/s",
+        "Marian's",
+        "ours is faster by",
+        f"to reach {TARGET}",
+    )
     print(table(header, rows))
 
 

@@ -52,7 +52,7 @@ def batches(data: DataArguments, count: int, max_tokens: int = 4096) -> list[Bat
     return result
 
 
-def ours(size: str, attention: str) -> tuple[nn.Module, Callable[[Batch], torch.Tensor]]:
+def ours(size: str, attention: str | None) -> tuple[nn.Module, Callable[[Batch], torch.Tensor]]:
     layers, D, ffn, heads, V = SIZES[size]
     config = VanillaConfig(
         vocab_size=V, d_model=D, encoder_layers=layers, decoder_layers=layers, encoder_attention_heads=heads,

@@ -50,13 +50,13 @@ class DefaultBackend(str):
 def backend_of_call(backend: str, hidden_states: torch.Tensor, num_keys: int, num_heads: int) -> str:
     """
     The backend that one call takes: the config's; but where none was asked for, eager in low precision on a CPU, whose
-    sdpa takes up to twice as long there, as long as the scores `(B, H, T, S)` are no more than `MAX_EAGER_SCORES`.
+    sdpa takes up to twice as long for more than one query and no more than `MAX_EAGER_SCORES` scores `(B, H, T, S)`.
     """
     if type(backend) is not DefaultBackend or torch.compiler.is_compiling():
         return backend
     B, T, _ = hidden_states.shape
     is_low = hidden_states.device.type == "cpu" and hidden_states.dtype in (torch.bfloat16, torch.float16)
-    chosen = "eager" if is_low and B * num_heads * T * num_keys <= MAX_EAGER_SCORES else str(backend)
+    chosen = "eager" if is_low and T > 1 and B * num_heads * T * num_keys <= MAX_EAGER_SCORES else str(backend)
     logger.info_once(f"attention in {hidden_states.dtype} on {hidden_states.device.type}: {chosen}")
     return chosen
 
@@ -87,6 +87,21 @@ def queries_with_keys(attention_mask: Any) -> torch.Tensor | None:
 def all_true(x: torch.Tensor) -> bool:
     """Whether all are, where that can be known for nothing."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling() and bool(x.all())
+
+
+def linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    """
+    `layer(x)`, but W xᵀ for the rows of a decoding step on a CPU, whose libraries take up to twice as long for x Wᵀ
+    (python -m benchmarks.products): 13 to 48 rows in float32, up to 256 in half precision, with a large W.
+    """
+    if torch.is_grad_enabled() or layer.weight.numel() < 2**18 or x.device.type != "cpu" or not is_plain(layer):
+        return layer(x)
+    x = x.to(layer.weight.dtype)
+    rows, bias = x.numel() // x.shape[-1], layer.bias
+    few, many = (13, 48) if x.dtype == torch.float32 else (2, 256)
+    if not few <= rows <= many or bias is None or torch.compiler.is_compiling():
+        return layer(x)
+    return torch.addmm(bias[:, None], layer.weight, x.reshape(rows, -1).t()).t().reshape(*x.shape[:-1], -1)
 
 
 def eager_attention_forward(
@@ -144,7 +159,7 @@ class VanillaAttention(nn.Module):
     def project(self, x: torch.Tensor, *projections: nn.Linear) -> Sequence[torch.Tensor]:
         """Each projection of `x` `(B, L, D)`: `(B, L, H * size)`. In training they are one product if they may be."""
         if not torch.is_grad_enabled() or torch.compiler.is_compiling() or not all(map(is_plain, projections)):
-            return [projection(x) for projection in projections]
+            return [linear(projection, x) for projection in projections]
         weight = torch.cat([p.weight for p in projections])
         bias = None if self.q_proj.bias is None else torch.cat([p.bias for p in projections])
         return nn.functional.linear(x, weight, bias).split([p.out_features for p in projections], dim=-1)
@@ -195,7 +210,7 @@ class VanillaAttention(nn.Module):
         B, T, D = hidden_states.shape
         is_cross_attention = key_value_states is not None
         if is_cross_attention:
-            query = self.q_proj(hidden_states.reshape(len(key_value_states), -1, D))
+            query = linear(self.q_proj, hidden_states.reshape(len(key_value_states), -1, D))
         else:
             query, key, value = self.project(hidden_states, self.q_proj, self.k_proj, self.v_proj)
         query = self.heads(query, self.d_k)  # (B, H, T, K)
@@ -230,7 +245,7 @@ class VanillaAttention(nn.Module):
             weights = None if weights is None else weights.masked_fill(~has_keys[:, None, :, None], 0)
         if weights is not None and len(weights) != B:
             weights = weights.unflatten(2, (-1, T)).transpose(1, 2).flatten(0, 1)  # (B, H, T, S)
-        return self.out_proj(output.reshape(B, T, self.num_heads * self.d_v)), weights
+        return linear(self.out_proj, output.reshape(B, T, self.num_heads * self.d_v)), weights
 
 
 __all__ = [
@@ -240,6 +255,7 @@ __all__ = [
     "backend_of_call",
     "check_backend",
     "eager_attention_forward",
+    "linear",
     "masks_nothing",
     "queries_with_keys",
 ]

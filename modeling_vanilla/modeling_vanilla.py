@@ -37,6 +37,7 @@ from .attention import (
     all_true,
     backend_of_call,
     check_backend,
+    linear,
     masks_nothing,
     queries_with_keys,
 )
@@ -96,7 +97,7 @@ class VanillaEncoderLayer(GradientCheckpointingLayer):
 
     def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
         """Section 3.3, equation 2: max(0, x W_1 + b_1) W_2 + b_2."""
-        return self.fc2(self.activation_dropout(self.activation_fn(self.fc1(x))))
+        return linear(self.fc2, self.activation_dropout(self.activation_fn(linear(self.fc1, x))))
 
     def forward(self, hidden_states: torch.Tensor, to_self: Settings = None, **kwargs: Any) -> torch.Tensor:
         """Maps `(B, S, D)` to `(B, S, D)`."""

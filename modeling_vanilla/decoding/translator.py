@@ -14,6 +14,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from modeling_vanilla.data.batching import TokenBatchSampler
 from modeling_vanilla.decoding.lengths import MaxLengthPerSource, join_pieces, max_new_tokens, split_text
 from modeling_vanilla.decoding.scoring import token_log_probs
+from modeling_vanilla.decoding.search import search
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,12 @@ def as_line(text: str) -> str:
     return re.sub(r"[\r\n]+", " ", text)
 
 
+# What `search` doesn't do, so that the library's own decoding functions take over.
+LEFT_TO_GENERATE = {
+    "assistant_model", "cache_implementation", "custom_generate", "do_sample", "output_attentions",
+    "output_hidden_states", "output_logits", "output_scores", "penalty_alpha", "prompt_lookup_num_tokens", "streamer",
+    "use_cache",
+}  # fmt: skip
 NOTHING = Translation("", 0.0, (("", 0.0),))
 
 
@@ -213,24 +220,32 @@ class Translator:
     ) -> tuple[torch.Tensor, list[float]]:
         """Token ids `(B * n_best, T)` without the start token, and scores."""
         source_lengths = batch["attention_mask"].sum(1).tolist()
+        limits = [max_new_tokens(length) for length in source_lengths]
         settings: dict[str, Any] = {
             "num_beams": num_beams,
             "num_return_sequences": n_best,
             "length_penalty": length_penalty if num_beams > 1 else None,
-            "max_length": max_new_tokens(max(source_lengths)) + 1,  # the start token counts there
-            "logits_processor": [
-                MaxLengthPerSource(
-                    source_lengths, max(num_beams, n_best), self.tokenizer.eos_token_id, self.model.device
-                )
-            ],
+            "max_length": max(limits) + 1,  # the start token counts there
+            "return_dict_in_generate": True,
             **generate_kwargs,
         }
+        if not LEFT_TO_GENERATE & generate_kwargs.keys() and not self.model.generation_config.do_sample:
+            output = self.model.generate(
+                **batch, **settings, custom_generate=search, limits=torch.tensor(limits, device=self.model.device)
+            )
+            ids, scores = output.sequences[:, 1:], output.sequences_scores
+            if num_beams == 1:  # generate() takes no length penalty then
+                scores = scores * (self._labels(ids) != -100).sum(1) ** (1 - length_penalty)
+            return ids, scores.tolist()
+
+        settings["logits_processor"] = [
+            MaxLengthPerSource(source_lengths, max(num_beams, n_best), self.tokenizer.eos_token_id, self.model.device),
+            *generate_kwargs.get("logits_processor", []),
+        ]
         encoder_outputs = self.model.get_encoder()(**batch)
-        # generate() repeats what it is given for each beam, in place: the scoring below needs its own.
         output = self.model.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=encoder_outputs.last_hidden_state),
             attention_mask=batch["attention_mask"],
-            return_dict_in_generate=True,
             **settings,
         )
         ids = output.sequences[:, 1:]
@@ -238,8 +253,8 @@ class Translator:
             return ids, output.sequences_scores.tolist()
         labels = self._labels(ids)
         decoded = self.model.model(
-            attention_mask=batch["attention_mask"].repeat_interleave(n_best, 0),
-            encoder_outputs=(encoder_outputs.last_hidden_state.repeat_interleave(n_best, 0),),
+            attention_mask=batch["attention_mask"],
+            encoder_outputs=(encoder_outputs.last_hidden_state,),
             decoder_input_ids=output.sequences[:, :-1],
             use_cache=False,
         )
