@@ -21,7 +21,7 @@ setup(
         "modeling_vanilla",
         *(
             f"modeling_vanilla.{name}"
-            for name in ("data", "data.grammar", "training", "training.jobs", "decoding", "evaluation")
+            for name in ("data", "data.grammar", "training", "training.jobs", "decoding", "evaluation", "interop")
         ),
         *MAPPED,
     ],
@@ -45,8 +45,10 @@ setup(
     extras_require={
         "tensorboard": ["tensorboard>=2.15"],
         "zstd": ["zstandard>=0.22"],
+        "ctranslate2": ["ctranslate2>=4.8"],
         "images": ["pillow>=11", "scikit-learn>=1.6"],
         "test": [
+            "ctranslate2>=4.8",
             "pytest>=8",
             "pytest-xdist>=3.6",
             "hypothesis>=6.100",

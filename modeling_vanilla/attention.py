@@ -57,7 +57,10 @@ def backend_of_call(backend: str, hidden_states: torch.Tensor, num_keys: int, nu
     B, T, _ = hidden_states.shape
     is_low = hidden_states.device.type == "cpu" and hidden_states.dtype in (torch.bfloat16, torch.float16)
     chosen = "eager" if is_low and T > 1 and B * num_heads * T * num_keys <= MAX_EAGER_SCORES else str(backend)
-    logger.info_once(f"attention in {hidden_states.dtype} on {hidden_states.device.type}: {chosen}")
+    if chosen != backend:
+        logger.info_once(
+            f"attention: {chosen} for {hidden_states.dtype} at {T} positions; {backend} where it is longer"
+        )
     return chosen
 
 

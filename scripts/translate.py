@@ -20,6 +20,7 @@ def parser() -> Parser:
     parser.add_argument("--on_too_long", choices=("split", "refuse"), default="split", help="for lines over the limit")
     parser.add_argument("--max_tokens", type=int, default=8192, help="padded source positions × beams in a batch")
     parser.add_argument("--buffer", type=int, default=2000, help="lines read before they are sorted into batches")
+    parser.add_argument("--engine", choices=("vanilla", "ctranslate2"), default="vanilla", help="what runs the model")
     parser.add_argument("--device", help="cpu, cuda ...; by default a GPU where there is one")
     parser.add_argument("--dtype", default="auto", help="float32, bfloat16 ...; by default what was saved")
     return parser
@@ -73,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
     from modeling_vanilla.decoding.translator import Translator, as_line
 
     hide_progress_bars()
-    translator = Translator.from_pretrained(args.model, device=args.device, dtype=args.dtype)
+    translator = Translator.from_pretrained(args.model, device=args.device, dtype=args.dtype, engine=args.engine)
     with stream:
         for lines in line_blocks(stream, args.buffer, where):
             translations = translator.translate(

@@ -63,6 +63,7 @@ class Translator:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
         self.model = model.eval()
         self.tokenizer = tokenizer
+        self.generation_config = model.generation_config
 
     @classmethod
     def from_pretrained(
@@ -71,13 +72,15 @@ class Translator:
         *,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = "auto",
+        engine: Literal["vanilla", "ctranslate2"] = "vanilla",
         **kwargs: Any,
     ) -> "Translator":
         """
         Loads a folder that `vanilla train` wrote, or a repository on the Hub.
 
         Args:
-            name_or_path: the folder, or the repository's id.
+            name_or_path: the folder, or the repository's id; for another engine, what `vanilla convert` wrote.
+            engine: what runs the model; "ctranslate2" is an extra.
             device: None takes a GPU where there is one.
             dtype: of the weights; "auto" is the one that they were saved in.
             kwargs: for `AutoModelForSeq2SeqLM.from_pretrained` (`revision`, `token` ...).
@@ -85,6 +88,12 @@ class Translator:
         Raises:
             ValueError: when there is no such folder, or no model in it; for an unknown dtype or device.
         """
+        if engine == "ctranslate2":
+            from modeling_vanilla.interop.ctranslate2 import open_translator
+
+            return open_translator(name_or_path, device, str(dtype).removeprefix("torch."))
+        if engine != "vanilla":
+            raise ValueError(f"engine={engine!r} is unknown: vanilla or ctranslate2")
         if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise ValueError(f"dtype={dtype!r} is unknown: float32, bfloat16, float16 or auto")
         path = Path(name_or_path)
@@ -141,7 +150,7 @@ class Translator:
             raise ValueError(f"on_too_long={on_too_long!r}: must be 'split' or 'refuse'")
         if max_tokens < 1:
             raise ValueError(f"max_tokens={max_tokens}: a batch must hold at least 1 token")
-        config = self.model.generation_config
+        config = self.generation_config
         num_beams = (config.num_beams or 1) if num_beams is None else num_beams
         if num_beams < 1:
             raise ValueError(f"num_beams={num_beams}: must be at least 1 (greedy search)")

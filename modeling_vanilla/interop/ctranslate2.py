@@ -1,0 +1,253 @@
+"""CTranslate2 (an extra): our models in its format, and `Translator` on its engine."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tqdm.auto import tqdm
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+
+from modeling_vanilla.configuration_vanilla import VanillaConfig
+from modeling_vanilla.decoding.lengths import max_new_tokens
+from modeling_vanilla.decoding.translator import NOTHING, Translation, Translator
+
+BLOCK = 4096  # sentences handed to the engine at once
+SINUSOIDS = 2048  # positions of a model whose own table would grow
+QUANTIZATIONS = ("float32", "int8")
+ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_new": "GELUTanh",
+    "silu": "SWISH",
+    "swish": "SWISH",
+    "tanh": "Tanh",
+}
+
+
+def library() -> Any:
+    """The `ctranslate2` package; a `ValueError` that says how to install it where it is missing."""
+    try:
+        import ctranslate2
+        import ctranslate2.converters
+        import ctranslate2.specs
+    except ImportError as error:
+        raise ValueError("CTranslate2 is not installed: pip install 'vanilla-transformer[ctranslate2]'") from error
+    return ctranslate2
+
+
+def check_config(config: VanillaConfig) -> None:
+    """Raises `ValueError` for what CTranslate2's encoder-decoder can't compute, naming it."""
+    D, encoder_heads, decoder_heads = config.d_model, config.encoder_attention_heads, config.decoder_attention_heads
+    reasons = {
+        f"position_encoding={config.position_encoding!r} (sinusoidal or learned can be)": config.position_encoding
+        not in ("sinusoidal", "learned"),
+        f"activation_function={config.activation_function!r}": config.activation_function not in ACTIVATIONS,
+        "different numbers of heads in encoder and decoder": encoder_heads != decoder_heads,
+        "d_k or d_v other than d_model / heads": any(
+            size not in (None, D // encoder_heads) for size in (config.d_k, config.d_v)
+        ),
+        "separate vocabularies of source and target": config.decoder_vocab_size not in (None, config.vocab_size),
+    }
+    for reason, is_so in reasons.items():
+        if is_so:
+            raise ValueError(f"this model can't be converted to ctranslate2: {reason}")
+
+
+def convert(name_or_path: str | Path, folder: str | Path, quantization: Literal["float32", "int8"] = "float32") -> None:
+    """
+    Writes a trained model in CTranslate2's format, its tokenizer and generation settings beside it.
+
+    Args:
+        name_or_path: a folder that `vanilla train` wrote, or a repository on the Hub.
+        folder: where to write; must not exist, or be empty.
+        quantization: of the weights. Products with int8 weights round their inputs to int8 as well.
+
+    Raises:
+        ValueError: without the extra `ctranslate2`; for a folder that holds something; for a model that CTranslate2
+            can't compute (rotary or ALiBi positions, separate vocabularies, other head sizes), naming the reason.
+    """
+    ct2 = library()
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(f"quantization={quantization!r}: must be one of {', '.join(QUANTIZATIONS)}")
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder}: is there already: give a new or an empty folder")
+    try:
+        model = AutoModelForSeq2SeqLM.from_pretrained(name_or_path, dtype="float32")
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+    except OSError as error:
+        raise ValueError(f"{name_or_path}: can't load a model from there: {str(error).splitlines()[0]}") from error
+    if not isinstance(model.config, VanillaConfig):
+        raise ValueError(f"{name_or_path}: a {model.config.model_type} model; only our own can be converted")
+    check_config(model.config)
+    spec = build_spec(ct2, model, tokenizer)
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    folder.mkdir(parents=True, exist_ok=True)
+    spec.save(str(folder))
+    tokenizer.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+
+
+def open_translator(folder: str | Path, device: Any = None, dtype: str = "auto") -> "CTranslate2Translator":
+    """
+    A `Translator` on CTranslate2's engine.
+
+    Args:
+        folder: what `convert` wrote.
+        device: cpu or cuda; None takes a GPU where the engine finds one.
+        dtype: of the computation: float32, int8, bfloat16 ...; "auto" is the one that was saved.
+
+    Raises:
+        ValueError: without the extra `ctranslate2`; when there is no converted model in the folder; for a device or
+            dtype that the engine doesn't have here.
+    """
+    ct2 = library()
+    if not (Path(folder) / "model.bin").is_file():
+        raise ValueError(f"{folder}: no CTranslate2 model there: `vanilla convert MODEL --to ctranslate2` writes one")
+    threads = torch.get_num_threads()
+    try:
+        engine = ct2.Translator(
+            str(folder),
+            device=str(device or "auto"),
+            compute_type="default" if dtype == "auto" else dtype,
+            inter_threads=threads,  # a core a batch, which beats all cores on one
+            intra_threads=1,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"{folder}: CTranslate2 can't open it: {str(error).splitlines()[0]}") from error
+    torch.set_num_threads(threads)  # the engine sets them for the whole process
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    return CTranslate2Translator(engine, tokenizer, GenerationConfig.from_pretrained(folder))
+
+
+class CTranslate2Translator(Translator):
+    """
+    `Translator` whose searches CTranslate2 runs; it sorts and batches by itself.
+
+    Its beam search is the library's with `early_stopping=True`: it ends with as many hypotheses as beams. Without, it
+    waits for twice as many here, which comes close to the library's other rule.
+    """
+
+    def __init__(self, engine: Any, tokenizer: PreTrainedTokenizerFast, generation_config: GenerationConfig):
+        self.engine, self.tokenizer, self.generation_config = engine, tokenizer, generation_config
+        self.workers = max(engine.num_translators, 1)
+
+    def _translate_pieces(
+        self,
+        texts: list[str],
+        num_beams: int,
+        n_best: int,
+        length_penalty: float,
+        max_tokens: int,
+        progress: bool,
+        generate_kwargs: dict[str, Any],
+    ) -> list[Translation]:
+        early_stopping = generate_kwargs.pop("early_stopping", self.generation_config.early_stopping)
+        if generate_kwargs:
+            raise ValueError(f"ctranslate2 doesn't know {', '.join(generate_kwargs)}: use engine='vanilla'")
+        if not texts:
+            return []
+        sources = self.tokenizer(texts, verbose=False).input_ids
+        limits = [max_new_tokens(len(ids)) - 1 for ids in sources]  # the end is not counted here
+        results: list[Translation] = [NOTHING] * len(texts)
+
+        def run(indices: Sequence[int], limit: int) -> None:
+            found = self.engine.translate_batch(
+                [self.tokenizer.convert_ids_to_tokens(sources[i]) for i in indices],
+                beam_size=num_beams,
+                patience=1 if early_stopping is True else 2,
+                num_hypotheses=n_best,
+                length_penalty=length_penalty,
+                max_decoding_length=limit,
+                max_batch_size=max(max_tokens // num_beams // self.workers, *(len(sources[i]) for i in indices)),
+                batch_type="tokens",
+                return_scores=True,
+            )
+            for index, result in zip(indices, found, strict=True):
+                if max(map(len, result.hypotheses)) > limits[index]:  # the engine has one limit for all in a call
+                    run([index], limits[index])
+                    continue
+                hypotheses = [self._text(tokens) for tokens in result.hypotheses]
+                n_best_list = tuple(zip(hypotheses, result.scores, strict=True))
+                results[index] = Translation(*n_best_list[0], n_best_list)
+
+        by_length = sorted(range(len(texts)), key=limits.__getitem__)
+        with tqdm(total=len(texts), unit=" sentences", disable=not progress, leave=False) as bar:
+            for start in range(0, len(texts), BLOCK):
+                indices = by_length[start : start + BLOCK]
+                try:
+                    run(indices, max(limits[i] for i in indices))
+                except RuntimeError as error:
+                    raise ValueError(f"CTranslate2: {error}: shorten the texts, or use engine='vanilla'") from error
+                bar.update(len(indices))
+        return results
+
+    def _text(self, tokens: Sequence[str]) -> str:
+        return self.tokenizer.decode(self.tokenizer.convert_tokens_to_ids(list(tokens)), skip_special_tokens=True)
+
+
+__all__ = ["CTranslate2Translator", "convert", "open_translator"]
+
+
+def build_spec(ct2: Any, model: Any, tokenizer: PreTrainedTokenizerFast) -> Any:
+    """CTranslate2's description of the model, with its weights."""
+    c, utils = model.config, ct2.converters.utils
+    spec = ct2.specs.TransformerSpec.from_config(
+        (c.encoder_layers, c.decoder_layers),
+        c.encoder_attention_heads,
+        pre_norm=c.norm_position == "pre",
+        activation=getattr(ct2.specs.Activation, ACTIVATIONS[c.activation_function]),
+    )
+
+    def linear(target: Any, *layers: Any) -> None:
+        parts = []
+        for layer in layers:
+            part = ct2.specs.common_spec.LinearSpec()
+            part.weight = layer.weight.detach().numpy()
+            if layer.bias is not None:
+                part.bias = layer.bias.detach().numpy()
+            parts.append(part)
+        utils.fuse_linear(target, parts)
+
+    def norm(target: Any, layer: Any) -> None:
+        target.gamma, target.beta = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+
+    for side, stack in ((spec.encoder, model.model.encoder), (spec.decoder, model.model.decoder)):
+        embeddings = side.embeddings[0] if isinstance(side.embeddings, list) else side.embeddings
+        embeddings.weight = stack.embed_tokens.weight.detach().numpy()
+        side.scale_embeddings = stack.embed_scale
+        positions = stack.embed_positions
+        if c.position_encoding == "learned":
+            table = positions.weight[c.position_offset :]
+        else:  # it can't grow there
+            table = positions.rows(max(c.max_position_embeddings, SINUSOIDS))
+        side.position_encodings.encodings = table.detach().numpy()
+        if c.norm_position == "pre":
+            norm(side.layer_norm, stack.layer_norm)
+        for target, layer in zip(side.layer, stack.layers, strict=True):
+            own = layer.self_attn
+            linear(target.self_attention.linear[0], own.q_proj, own.k_proj, own.v_proj)
+            linear(target.self_attention.linear[1], own.out_proj)
+            norm(target.self_attention.layer_norm, layer.self_attn_layer_norm)
+            if side is spec.decoder:
+                cross = layer.encoder_attn
+                linear(target.attention.linear[0], cross.q_proj)
+                linear(target.attention.linear[1], cross.k_proj, cross.v_proj)
+                linear(target.attention.linear[2], cross.out_proj)
+                norm(target.attention.layer_norm, layer.encoder_attn_layer_norm)
+            linear(target.ffn.linear_0, layer.fc1)
+            linear(target.ffn.linear_1, layer.fc2)
+            norm(target.ffn.layer_norm, layer.final_layer_norm)
+    linear(spec.decoder.projection, model.lm_head)
+
+    tokens = tokenizer.convert_ids_to_tokens(list(range(min(c.vocab_size, len(tokenizer)))))
+    tokens += [f"<unused {i}>" for i in range(len(tokens), c.vocab_size)]
+    spec.register_source_vocabulary(tokens)
+    spec.register_target_vocabulary(tokens)
+    spec.config.bos_token, spec.config.eos_token = tokenizer.bos_token, tokenizer.eos_token
+    spec.config.unk_token = tokenizer.unk_token or tokens[0]
+    spec.config.decoder_start_token = tokens[c.decoder_start_token_id]
+    spec.config.layer_norm_epsilon = c.layer_norm_eps
+    return spec

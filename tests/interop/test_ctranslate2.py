@@ -1,0 +1,120 @@
+"""Models on CTranslate2's engine: the same tokens and scores as ours."""
+
+import sys
+
+import pytest
+import torch
+
+from modeling_vanilla.decoding import Translator
+from modeling_vanilla.interop import ctranslate2 as ours
+from modeling_vanilla.scripts.main import main
+from tests.fixtures import corpus
+
+pytest.importorskip("ctranslate2")
+SOURCES = [source for source, _ in corpus(5, 60, 182)]
+
+
+@pytest.fixture(scope="module")
+def converted(trained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ct2") / "float32"
+    ours.convert(trained, folder)
+    return folder
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_translations_and_scores_are_ours(trained, converted, num_beams):
+    """Its beam search ends as ours does with early_stopping=True."""
+    settings = {"num_beams": num_beams, "early_stopping": True}
+    expected = Translator.from_pretrained(trained).translate(SOURCES, **settings)
+    found = Translator.from_pretrained(converted, engine="ctranslate2").translate(SOURCES, **settings)
+    assert [t.text for t in found] == [t.text for t in expected]
+    assert [t.score for t in found] == pytest.approx([t.score for t in expected], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"norm_position": "pre"},
+        {"position_encoding": "learned", "max_position_embeddings": 200, "position_offset": 2},
+        {"activation_function": "gelu"},
+        {"use_bias": False},
+        {"output_bias": True},
+        {"tied_embeddings": "none"},
+        {"scale_embedding": False},
+        {"sinusoid_layout": "tensor2tensor", "position_offset": 2},
+        {"encoder_layers": 1, "decoder_layers": 3, "encoder_ffn_dim": 24},
+    ],
+    ids=str,
+)
+def test_every_kind_of_model_that_it_takes(trained, lively, tmp_path, changes):
+    translator = Translator.from_pretrained(trained)
+    config = translator.model.config
+    sizes = {"vocab_size": config.vocab_size, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    model = lively(4, **sizes, decoder_vocab_size=config.vocab_size, **changes)
+    model.save_pretrained(tmp_path / "model")
+    translator.tokenizer.save_pretrained(tmp_path / "model")
+    ours.convert(tmp_path / "model", tmp_path / "ct2")
+    settings = {"num_beams": 1, "max_tokens": 100}
+    expected = Translator.from_pretrained(tmp_path / "model").translate(SOURCES[:20], **settings)
+    found = Translator.from_pretrained(tmp_path / "ct2", engine="ctranslate2").translate(SOURCES[:20], **settings)
+    assert [t.text for t in found] == [t.text for t in expected]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"position_encoding": "rotary"}, "rotary"),
+        ({"d_k": 6}, "d_k"),
+        ({"encoder_attention_heads": 2, "decoder_attention_heads": 4}, "heads"),
+        ({"activation_function": "relu2"}, "relu2"),
+    ],
+)
+def test_what_it_cannot_compute_is_refused(tiny_config, changes, said):
+    with pytest.raises(ValueError, match=said):
+        ours.check_config(tiny_config(**changes))
+
+
+def test_int8_translates_much_alike(trained, tmp_path):
+    ours.convert(trained, tmp_path / "int8", "int8")
+    expected = Translator.from_pretrained(trained).translate(SOURCES, num_beams=1)
+    found = Translator.from_pretrained(tmp_path / "int8", engine="ctranslate2").translate(SOURCES, num_beams=1)
+    assert sum(a.text == b.text for a, b in zip(found, expected, strict=True)) > 0.7 * len(SOURCES)
+
+
+def test_threads_are_as_before(converted):
+    before = torch.get_num_threads()
+    Translator.from_pretrained(converted, engine="ctranslate2")
+    assert torch.get_num_threads() == before
+
+
+def test_empty_and_long_texts_are_as_ever(converted):
+    translator = Translator.from_pretrained(converted, engine="ctranslate2")
+    long = " ".join(SOURCES)
+    empty, joined = translator.translate(["", long])
+    translator.tokenizer.model_max_length = 30
+    assert (empty.text, bool(joined.text)) == ("", True)
+    with pytest.raises(ValueError, match="text 1 has"):
+        translator.translate([long], on_too_long="refuse")
+
+
+def test_the_command_line_converts_and_translates(trained, tmp_path, capsys):
+    file = tmp_path / "source"
+    file.write_text("\n".join(SOURCES[:3]) + "\n", encoding="utf-8")
+    assert main(["convert", str(trained), str(tmp_path / "ct2"), "--to", "ctranslate2"]) == 0
+    capsys.readouterr()
+    assert main(["translate", str(tmp_path / "ct2"), str(file), "--engine", "ctranslate2", "--num_beams", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [t.text for t in Translator.from_pretrained(trained).translate(SOURCES[:3], num_beams=1)]
+    assert main(["convert", str(trained), str(tmp_path / "ct2"), "--to", "ctranslate2"]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_converted_model_is_a_clear_error(trained):
+    with pytest.raises(ValueError, match="no CTranslate2 model there"):
+        Translator.from_pretrained(trained, engine="ctranslate2")
+
+
+def test_without_the_extra_it_says_how_to_get_it(trained, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(ValueError, match=r"vanilla-transformer\[ctranslate2\]"):
+        ours.convert(trained, tmp_path / "ct2")
