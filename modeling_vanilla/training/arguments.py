@@ -62,4 +62,11 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
             )
 
 
-__all__ = ["VanillaTrainingArguments"]
+def has_fast_bf16(use_cpu: bool = False) -> bool:
+    """Whether the device that training would take multiplies bfloat16 natively: then `vanilla train` uses it."""
+    if torch.accelerator.is_available() and not use_cpu:
+        return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+__all__ = ["VanillaTrainingArguments", "has_fast_bf16"]

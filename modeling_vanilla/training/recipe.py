@@ -19,7 +19,7 @@ from transformers import HfArgumentParser
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.data.arguments import DataArguments
-from modeling_vanilla.training.arguments import VanillaTrainingArguments
+from modeling_vanilla.training.arguments import VanillaTrainingArguments, has_fast_bf16
 
 # What the tokenizer decides, or the model as such: not for a recipe to say.
 NOT_SETTABLE = {
@@ -250,6 +250,8 @@ def load_recipe(name: str | None, overrides: Sequence[str] = ()) -> Recipe:
         for names in (*map(_field_names, (DataArguments, ModelArguments, VanillaTrainingArguments)), config_fields())
     )
     data, model, training = groups
+    if not training.keys() & {"bf16", "fp16"}:
+        training["bf16"] = has_fast_bf16(training.get("use_cpu", False))
     return Recipe(
         DataArguments(**data), ModelArguments(**model), VanillaTrainingArguments(**training), config, settings
     )

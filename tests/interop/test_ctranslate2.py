@@ -11,7 +11,7 @@ from modeling_vanilla.scripts.main import main
 from tests.fixtures import corpus
 
 pytest.importorskip("ctranslate2")
-SOURCES = [source for source, _ in corpus(5, 60, 182)]
+SOURCES = [source for source, _ in corpus(5, 2700, 45)]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_translations_and_scores_are_ours(trained, converted, num_beams):
     expected = Translator.from_pretrained(trained).translate(SOURCES, **settings)
     found = Translator.from_pretrained(converted, engine="ctranslate2").translate(SOURCES, **settings)
     assert [t.text for t in found] == [t.text for t in expected]
-    assert [t.score for t in found] == pytest.approx([t.score for t in expected], abs=1e-4)
+    assert [t.score for t in found] == pytest.approx([t.score for t in expected], abs=1e-3)  # its exp is an approximation
 
 
 @pytest.mark.parametrize(
