@@ -160,6 +160,7 @@ class CTranslate2Translator(Translator):
                 patience=1 if early_stopping is True else 2,
                 num_hypotheses=n_best,
                 length_penalty=length_penalty,
+                min_decoding_length=0,
                 max_decoding_length=limit,
                 max_batch_size=max(max_tokens // num_beams // self.workers, *(len(sources[i]) for i in indices)),
                 batch_type="tokens",

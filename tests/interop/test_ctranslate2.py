@@ -28,7 +28,9 @@ def test_translations_and_scores_are_ours(trained, converted, num_beams):
     expected = Translator.from_pretrained(trained).translate(SOURCES, **settings)
     found = Translator.from_pretrained(converted, engine="ctranslate2").translate(SOURCES, **settings)
     assert [t.text for t in found] == [t.text for t in expected]
-    assert [t.score for t in found] == pytest.approx([t.score for t in expected], abs=1e-3)  # its exp is an approximation
+    assert [t.score for t in found] == pytest.approx(
+        [t.score for t in expected], abs=1e-3
+    )  # its exp is an approximation
 
 
 @pytest.mark.parametrize(
