@@ -21,7 +21,7 @@ from .loss import is_plain
 from .positions import rotate
 
 logger = logging.get_logger(__name__)
-MAX_EAGER_SCORES = 2**25
+MAX_EAGER_LENGTH = 256
 
 
 def check_backend(name: str, config: VanillaConfig) -> None:
@@ -47,21 +47,18 @@ class DefaultBackend(str):
     """A backend that nobody asked for by name: a call may take another where that is faster."""
 
 
-def backend_of_call(backend: str, hidden_states: torch.Tensor, num_keys: int, num_heads: int) -> str:
+def backend_of_call(backend: str, hidden_states: torch.Tensor, num_keys: int) -> str:
     """
-    The backend that one call takes: the config's; but where none was asked for, eager in low precision on a CPU, whose
-    sdpa takes up to twice as long for more than one query and no more than `MAX_EAGER_SCORES` scores `(B, H, T, S)`.
+    The backend that one call takes: the config's; but where none was asked for, eager for 2 to `MAX_EAGER_LENGTH`
+    positions of half precision on a CPU, where sdpa takes longer up to there (benchmarks/README.md).
     """
     if type(backend) is not DefaultBackend or torch.compiler.is_compiling():
         return backend
-    B, T, _ = hidden_states.shape
-    is_low = hidden_states.device.type == "cpu" and hidden_states.dtype in (torch.bfloat16, torch.float16)
-    chosen = "eager" if is_low and T > 1 and B * num_heads * T * num_keys <= MAX_EAGER_SCORES else str(backend)
-    if chosen != backend:
-        logger.info_once(
-            f"attention: {chosen} for {hidden_states.dtype} at {T} positions; {backend} where it is longer"
-        )
-    return chosen
+    is_half = hidden_states.device.type == "cpu" and hidden_states.dtype in (torch.bfloat16, torch.float16)
+    if not is_half or hidden_states.shape[1] == 1 or num_keys > MAX_EAGER_LENGTH:
+        return backend
+    logger.info_once(f"attention in half precision: eager up to {MAX_EAGER_LENGTH} positions, {backend} above")
+    return "eager"
 
 
 def masks_nothing(attention_mask: Any, config: VanillaConfig) -> bool:

@@ -156,16 +156,16 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 torch.mm(h, weight.t(), out=z) if bias is None else torch.addmm(bias, h, weight.t(), out=z)
                 if p is not z:
                     p.copy_(z)
-                largest, label, mean = p.amax(1, keepdim=True), p.gather(1, y), p.mean(1, keepdim=True)  # (C, 1)
+                label, mean = p.gather(1, y), p.mean(1, keepdim=True)  # (C, 1)
                 torch.softmax(p, 1, out=p)
-                log_p = p.amax(1, keepdim=True).log()  # of the likeliest token: at least -log V
-                nll += (largest - label - log_p).sum()
-                uniform += (largest - mean - log_p).sum()
+                log_p = p.gather(1, y).log()
+                if log_p.min() < -60:  # float32 holds no such p, or hardly
+                    log_p = nn.functional.linear(h, weight, bias).float().log_softmax(1).gather(1, y)
+                nll -= log_p.sum()
+                uniform += (label - log_p - mean).sum()
                 if not any(ctx.needs_input_grad):
                     continue
-                # d loss / d logits = softmax - smoothed target
-                if label_smoothing:
-                    p -= label_smoothing / V
+                # d loss / d logits = softmax - smoothed target; of the latter what all tokens share comes at the end.
                 p.scatter_add_(1, y, p.new_full(y.shape, label_smoothing - 1))
                 if grad_bias is not None:
                     grad_bias += p.sum(0)
@@ -176,6 +176,12 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 if grad_weight is not None:  # a few rows at a time, whose products stay in the cache
                     for rows_of_grad, columns in zip(grad_weight.split(4096), z.split(4096, 1), strict=True):
                         rows_of_grad += columns.t() @ h
+        if label_smoothing and grad_hidden is not None:
+            grad_hidden -= label_smoothing * weight.mean(0, dtype=torch.float32)
+        if label_smoothing and grad_weight is not None:
+            grad_weight -= label_smoothing / V * hidden_states.sum(0, dtype=torch.float32)
+        if label_smoothing and grad_bias is not None:
+            grad_bias -= label_smoothing / V * len(labels)
         ctx.save_for_backward(
             *(None if x is None else x.div_(denominator) for x in (grad_hidden, grad_weight, grad_bias))
         )

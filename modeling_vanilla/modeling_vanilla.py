@@ -257,8 +257,7 @@ class VanillaStack(VanillaPreTrainedModel):
             chosen = "eager"
             logger.warning_once(f"{backend} gives no attention weights: calls with output_attentions=True run on eager")
         elif chosen is None:
-            num_heads = getattr(self.config, f"{self.layer.side}_attention_heads")
-            chosen = backend_of_call(backend, hidden_states, num_keys, num_heads)
+            chosen = backend_of_call(backend, hidden_states, num_keys)
         kwargs["attn_implementation"] = chosen
         if chosen == backend:
             return self.config
