@@ -1,5 +1,5 @@
 """
-Whole trainings of the tiny shape: `vanilla train` with its defaults, and the library's `Seq2SeqTrainer` over its Marian.
+Whole trainings of the tiny shape: `vanilla train` with its defaults beside `Seq2SeqTrainer` over the library's Marian.
 
 python -m benchmarks.end_to_end --data_dir multi30k [--updates 100]
 
@@ -48,8 +48,8 @@ def stock(data_dir: str, updates: int, best: bool) -> tuple[int, float]:
     with tempfile.TemporaryDirectory() as folder:
         args = Seq2SeqTrainingArguments(
             folder, per_device_train_batch_size=SENTENCES, max_steps=updates, label_smoothing_factor=0.1, bf16=best,
-            learning_rate=1e-3, warmup_steps=updates, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
-            **({"train_sampling_strategy": "group_by_length"} if best else {}),
+            learning_rate=1e-3, warmup_steps=updates, save_strategy="no", report_to="none", disable_tqdm=True,
+            use_cpu=True, **({"train_sampling_strategy": "group_by_length"} if best else {}),
         )  # fmt: skip
         trainer = Seq2SeqTrainer(model, args, Counting(tokenizer, model), pairs)
         seconds = trainer.train().metrics["train_runtime"]

@@ -89,21 +89,6 @@ def all_true(x: torch.Tensor) -> bool:
     return x.device.type == "cpu" and not torch.compiler.is_compiling() and bool(x.all())
 
 
-def linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    """
-    `layer(x)`, but W xᵀ for the rows of a decoding step on a CPU, whose libraries take up to twice as long for x Wᵀ
-    (python -m benchmarks.products): 13 to 48 rows in float32, up to 256 in half precision, with a large W.
-    """
-    if torch.is_grad_enabled() or layer.weight.numel() < 2**18 or x.device.type != "cpu" or not is_plain(layer):
-        return layer(x)
-    x = x.to(layer.weight.dtype)
-    rows, bias = x.numel() // x.shape[-1], layer.bias
-    few, many = (13, 48) if x.dtype == torch.float32 else (2, 256)
-    if not few <= rows <= many or bias is None or torch.compiler.is_compiling():
-        return layer(x)
-    return torch.addmm(bias[:, None], layer.weight, x.reshape(rows, -1).t()).t().reshape(*x.shape[:-1], -1)
-
-
 def eager_attention_forward(
     module: nn.Module,
     query: torch.Tensor,  # (B, H, T, K)
@@ -159,7 +144,7 @@ class VanillaAttention(nn.Module):
     def project(self, x: torch.Tensor, *projections: nn.Linear) -> Sequence[torch.Tensor]:
         """Each projection of `x` `(B, L, D)`: `(B, L, H * size)`. In training they are one product if they may be."""
         if not torch.is_grad_enabled() or torch.compiler.is_compiling() or not all(map(is_plain, projections)):
-            return [linear(projection, x) for projection in projections]
+            return [projection(x) for projection in projections]
         weight = torch.cat([p.weight for p in projections])
         bias = None if self.q_proj.bias is None else torch.cat([p.bias for p in projections])
         return nn.functional.linear(x, weight, bias).split([p.out_features for p in projections], dim=-1)
@@ -168,30 +153,20 @@ class VanillaAttention(nn.Module):
         """Splits `(B, L, H * size)` into heads: `(B, H, L, size)`."""
         return x.view(*x.shape[:2], self.num_heads, size).transpose(1, 2)
 
-    def remember(
-        self, key: torch.Tensor, value: torch.Tensor, cache: Cache | None, is_cross_attention: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def remember(self, key: torch.Tensor, value: torch.Tensor, cache: Cache | None, is_cross: bool) -> Sequence:
         """Keys `(B, H, S, K)` and values `(B, H, S, V)` put into the cache: all that it has now."""
         if cache is None:
             return key, value
-        if not isinstance(cache, EncoderDecoderCache):
-            return cache.update(key, value, self.layer_idx)
-        if not is_cross_attention:
-            return cache.self_attention_cache.update(key, value, self.layer_idx)
-        cache.is_updated[self.layer_idx] = True
-        return cache.cross_attention_cache.update(key, value, self.layer_idx)
+        if isinstance(cache, EncoderDecoderCache):
+            cache.is_updated[self.layer_idx] = is_cross or cache.is_updated.get(self.layer_idx, False)
+            cache = cache.cross_attention_cache if is_cross else cache.self_attention_cache
+        return cache.update(key, value, self.layer_idx)
 
     def forward(
-        self,
-        hidden_states: torch.Tensor,
-        key_value_states: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        cache: Cache | None = None,
-        has_keys: torch.Tensor | None = None,
-        rotation: torch.Tensor | None = None,
-        attn_implementation: str | None = None,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None, cache: Cache | None = None, has_keys: torch.Tensor | None = None,
+        rotation: torch.Tensor | None = None, attn_implementation: str | None = None, **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
         """
         Args:
             hidden_states: `(B, T, D)`.
@@ -204,13 +179,12 @@ class VanillaAttention(nn.Module):
             rotation: `(T, K)` or `(B, T, K)`, the positions' sinusoids that queries and keys are turned by.
             attn_implementation: the backend of this call, if not the config's.
 
-        Returns:
-            the output `(B, T, D)`, and the attention weights `(B, H, T, S)` on the eager backend (else None).
+        Returns the output `(B, T, D)`, and the attention weights `(B, H, T, S)` on the eager backend (else None).
         """
         B, T, D = hidden_states.shape
         is_cross_attention = key_value_states is not None
-        if is_cross_attention:
-            query = linear(self.q_proj, hidden_states.reshape(len(key_value_states), -1, D))
+        if key_value_states is not None:
+            query = self.q_proj(hidden_states.reshape(len(key_value_states), -1, D))
         else:
             query, key, value = self.project(hidden_states, self.q_proj, self.k_proj, self.v_proj)
         query = self.heads(query, self.d_k)  # (B, H, T, K)
@@ -220,7 +194,7 @@ class VanillaAttention(nn.Module):
             layer = cache.cross_attention_cache.layers[self.layer_idx]  # the source doesn't change: projected once
             key, value = layer.keys, layer.values
         else:
-            if is_cross_attention:
+            if key_value_states is not None:
                 key, value = self.project(key_value_states, self.k_proj, self.v_proj)
             key = self.heads(key, self.d_k)  # (B, H, S, K)
             value = self.heads(value, self.d_v)  # (B, H, S, V)
@@ -230,32 +204,11 @@ class VanillaAttention(nn.Module):
 
         backend = attn_implementation or self.config._attn_implementation
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(backend, eager_attention_forward)
-        output, weights = attend(
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=self.dropout if self.training else 0.0,
-            scaling=self.scaling,
-            **kwargs,
-        )  # (B, T, H, V)
+        settings = {"dropout": self.dropout if self.training else 0.0, "scaling": self.scaling, **kwargs}
+        output, weights = attend(self, query, key, value, attention_mask, **settings)  # (B, T, H, V)
         if has_keys is not None:
             output = output.masked_fill(~has_keys[:, :, None, None], 0)
             weights = None if weights is None else weights.masked_fill(~has_keys[:, None, :, None], 0)
         if weights is not None and len(weights) != B:
             weights = weights.unflatten(2, (-1, T)).transpose(1, 2).flatten(0, 1)  # (B, H, T, S)
-        return linear(self.out_proj, output.reshape(B, T, self.num_heads * self.d_v)), weights
-
-
-__all__ = [
-    "DefaultBackend",
-    "VanillaAttention",
-    "all_true",
-    "backend_of_call",
-    "check_backend",
-    "eager_attention_forward",
-    "linear",
-    "masks_nothing",
-    "queries_with_keys",
-]
+        return self.out_proj(output.reshape(B, T, self.num_heads * self.d_v)), weights

@@ -92,10 +92,9 @@ class VanillaConfig(PreTrainedConfig):
     model_type = "vanilla"
     keys_to_ignore_at_inference = ["cache", "nll"]  # noqa: RUF012  (the library's attribute)
     attribute_map = {  # noqa: RUF012
-        "hidden_size": "d_model",
-        "num_attention_heads": "encoder_attention_heads",
+        "hidden_size": "d_model", "num_attention_heads": "encoder_attention_heads",
         "num_hidden_layers": "encoder_layers",
-    }
+    }  # fmt: skip
 
     vocab_size: int = 37000
     decoder_vocab_size: int | None = None
@@ -196,6 +195,3 @@ class VanillaConfig(PreTrainedConfig):
             token = getattr(self, name)
             if not 0 <= token < limit:
                 raise ValueError(f"{name}={token} is outside the vocabulary: must be from 0 to {limit - 1}")
-
-
-__all__ = ["VanillaConfig"]

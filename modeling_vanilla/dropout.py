@@ -43,6 +43,3 @@ class Dropout(nn.Dropout):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return dropout(x, self.p, self.training)
-
-
-__all__ = ["Dropout", "dropout"]

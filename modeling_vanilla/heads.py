@@ -48,12 +48,9 @@ class VanillaEncoderModel(VanillaPreTrainedModel):
 
     @can_return_tuple
     def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> ModelOutput:
+        self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None, **kwargs: Any,
+    ) -> ModelOutput:  # fmt: skip
         """As `VanillaEncoder.forward` (or the decoder's)."""
         return getattr(self, self.part)(input_ids, attention_mask, inputs_embeds=inputs_embeds, **kwargs)
 
@@ -103,13 +100,9 @@ class VanillaForSequenceClassification(VanillaClassifier):
 
     @can_return_tuple
     def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> SequenceClassifierOutput:
+        self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None, inputs_embeds: torch.Tensor | None = None, **kwargs: Any,
+    ) -> SequenceClassifierOutput:  # fmt: skip
         """`logits` `(B, L)`, and `loss` with labels `(B)`, or `(B, L)` for several or numbers."""
         num_items = kwargs.pop("num_items_in_batch", None)
         outputs = dict(self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs))
@@ -178,16 +171,11 @@ class VanillaForCausalLM(VanillaPreTrainedModel, GenerationMixin):
     @can_return_tuple
     @accept_old_cache_name
     def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        use_cache: bool | None = None,
+        self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None, cache: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None, labels: torch.Tensor | None = None, use_cache: bool | None = None,
         **kwargs: Any,
-    ) -> VanillaCausalLMOutput:
+    ) -> VanillaCausalLMOutput:  # fmt: skip
         """
         `loss` (smoothed) and `nll` (plain) with labels, in nats a token; `logits` `(B, T, V)`; `cache`.
 
@@ -205,11 +193,3 @@ class VanillaForCausalLM(VanillaPreTrainedModel, GenerationMixin):
         outputs = dict(self.model(input_ids, attention_mask, **inputs, **kwargs))
         scored = project_and_score(self.lm_head, outputs.pop("last_hidden_state"), labels, self.training, **settings)
         return VanillaCausalLMOutput(**scored, **outputs)
-
-
-__all__ = [
-    "VanillaEncoderModel",
-    "VanillaForCausalLM",
-    "VanillaForImageClassification",
-    "VanillaForSequenceClassification",
-]

@@ -27,13 +27,9 @@ class LossOutput(NamedTuple):
 
 
 def project_and_score(
-    head: Any,
-    hidden_states: torch.Tensor,
-    labels: torch.Tensor | None,
-    training: bool,
-    return_logits: bool | None = None,
-    **settings: Any,
-) -> dict[str, torch.Tensor | None]:
+    head: Any, hidden_states: torch.Tensor, labels: torch.Tensor | None, training: bool,
+    return_logits: bool | None = None, **settings: Any,
+) -> dict[str, torch.Tensor | None]:  # fmt: skip
     """
     A language model's last step: `logits` `(..., V)` of `hidden_states` `(..., D)`, and `loss` and `nll` of labels, as
     `smoothed_cross_entropy` gives them. Unless `return_logits` says otherwise, training with labels keeps no logits.
@@ -52,12 +48,9 @@ def project_and_score(
 
 
 def smoothed_cross_entropy(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    label_smoothing: float = 0.0,
-    num_items_in_batch: int | torch.Tensor | None = None,
-    ignore_index: int = -100,
-) -> LossOutput:
+    logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0,
+    num_items_in_batch: int | torch.Tensor | None = None, ignore_index: int = -100,
+) -> LossOutput:  # fmt: skip
     """
     The loss of logits `(..., V)` that are there anyway (in evaluation), for labels `(...)`.
 
@@ -79,15 +72,10 @@ def smoothed_cross_entropy(
 
 
 def projected_cross_entropy(
-    hidden_states: torch.Tensor,
-    weight: torch.Tensor,
-    labels: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    label_smoothing: float = 0.0,
-    num_items_in_batch: int | torch.Tensor | None = None,
-    ignore_index: int = -100,
+    hidden_states: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, bias: torch.Tensor | None = None,
+    label_smoothing: float = 0.0, num_items_in_batch: int | torch.Tensor | None = None, ignore_index: int = -100,
     chunk_size: int | None = None,
-) -> LossOutput:
+) -> LossOutput:  # fmt: skip
     """
     `smoothed_cross_entropy` of `hidden_states @ weight.T + bias`, a chunk of tokens at a time.
 
@@ -124,9 +112,8 @@ def _denominator(keep: torch.Tensor, num_items_in_batch: int | torch.Tensor | No
 
 def tokens_per_chunk(weight: torch.Tensor) -> int:
     """2^23 logits are 32 MB in float32, which a CPU's allocator still hands out again; a GPU wants larger products."""
-    if weight.device.type != "cpu":
-        return max(64, 2**27 // len(weight))
-    return min(max(64, 2**23 // len(weight)), 512)
+    V = len(weight)
+    return min(max(64, 2**23 // V), 512) if weight.device.type == "cpu" else max(64, 2**27 // V)
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
@@ -134,7 +121,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden_states, weight, bias, labels, denominator, label_smoothing, chunk_size, dtype):
-        V = len(weight)
+        V, spread = len(weight), label_smoothing / len(weight)
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         ctx.dtypes = [None if x is None else x.dtype for x in (hidden_states, weight, bias)]
         hidden_states, weight, bias = (None if x is None else x.to(dtype) for x in (hidden_states, weight, bias))
@@ -176,15 +163,14 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 if grad_weight is not None:  # a few rows at a time, whose products stay in the cache
                     for rows_of_grad, columns in zip(grad_weight.split(4096), z.split(4096, 1), strict=True):
                         rows_of_grad += columns.t() @ h
-        if label_smoothing and grad_hidden is not None:
-            grad_hidden -= label_smoothing * weight.mean(0, dtype=torch.float32)
-        if label_smoothing and grad_weight is not None:
-            grad_weight -= label_smoothing / V * hidden_states.sum(0, dtype=torch.float32)
-        if label_smoothing and grad_bias is not None:
-            grad_bias -= label_smoothing / V * len(labels)
-        ctx.save_for_backward(
-            *(None if x is None else x.div_(denominator) for x in (grad_hidden, grad_weight, grad_bias))
-        )
+        if spread and grad_hidden is not None:
+            grad_hidden -= spread * weight.sum(0, dtype=torch.float32)
+        if spread and grad_weight is not None:
+            grad_weight -= spread * hidden_states.sum(0, dtype=torch.float32)
+        if spread and grad_bias is not None:
+            grad_bias -= spread * len(labels)
+        gradients = (grad_hidden, grad_weight, grad_bias)
+        ctx.save_for_backward(*(None if x is None else x.div_(denominator) for x in gradients))
         loss = (1 - label_smoothing) * nll + label_smoothing * uniform
         nll = nll / denominator
         ctx.mark_non_differentiable(nll)
@@ -199,13 +185,3 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         ]
         return (*gradients, None, None, None, None, None)
-
-
-__all__ = [
-    "LOSS_SETTINGS",
-    "LossOutput",
-    "is_plain",
-    "project_and_score",
-    "projected_cross_entropy",
-    "smoothed_cross_entropy",
-]

@@ -37,7 +37,6 @@ from .attention import (
     all_true,
     backend_of_call,
     check_backend,
-    linear,
     masks_nothing,
     queries_with_keys,
 )
@@ -58,11 +57,9 @@ def shift_tokens_right(labels: torch.Tensor, pad_token_id: int, decoder_start_to
     return shifted.masked_fill_(shifted == -100, pad_token_id)
 
 
-def mask_of_keys(config: VanillaConfig, queries: torch.Tensor, attention_mask: Any, keys: Any = None) -> Any:
+def mask_of_keys(config: VanillaConfig, queries: torch.Tensor, mask: Any, keys: Any = None) -> Any:
     """The library's mask for queries `(B, T, D)` that see all keys `(B, S, D)` but padding; None if there is none."""
-    if masks_nothing(attention_mask, config):
-        return None
-    return create_bidirectional_mask(config, queries, attention_mask, keys)
+    return None if masks_nothing(mask, config) else create_bidirectional_mask(config, queries, mask, keys)
 
 
 class VanillaEncoderLayer(GradientCheckpointingLayer):
@@ -87,9 +84,7 @@ class VanillaEncoderLayer(GradientCheckpointingLayer):
         num_heads = getattr(config, f"{self.side}_attention_heads")
         return VanillaAttention(config, num_heads, is_causal=is_causal, layer_idx=layer_idx)
 
-    def residual(
-        self, x: torch.Tensor, norm: nn.LayerNorm, sublayer: Callable[[torch.Tensor], torch.Tensor]
-    ) -> torch.Tensor:
+    def residual(self, x: torch.Tensor, norm: nn.LayerNorm, sublayer: Callable) -> torch.Tensor:
         """LayerNorm(x + Dropout(Sublayer(x))), or x + Dropout(Sublayer(LayerNorm(x))) with the norm in front."""
         if self.pre_norm:
             return x + self.dropout(sublayer(norm(x)))
@@ -97,7 +92,7 @@ class VanillaEncoderLayer(GradientCheckpointingLayer):
 
     def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
         """Section 3.3, equation 2: max(0, x W_1 + b_1) W_2 + b_2."""
-        return linear(self.fc2, self.activation_dropout(self.activation_fn(linear(self.fc1, x))))
+        return self.fc2(self.activation_dropout(self.activation_fn(self.fc1(x))))
 
     def forward(self, hidden_states: torch.Tensor, to_self: Settings = None, **kwargs: Any) -> torch.Tensor:
         """Maps `(B, S, D)` to `(B, S, D)`."""
@@ -119,14 +114,9 @@ class VanillaDecoderLayer(VanillaEncoderLayer):
             self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def forward(
-        self,
-        hidden_states: torch.Tensor,
-        to_self: Settings = None,
-        encoder_hidden_states: torch.Tensor | None = None,
-        to_encoder: Settings = None,
-        cache: Cache | None = None,
-        **kwargs: Any,
-    ) -> torch.Tensor:
+        self, hidden_states: torch.Tensor, to_self: Settings = None, encoder_hidden_states: torch.Tensor | None = None,
+        to_encoder: Settings = None, cache: Cache | None = None, **kwargs: Any,
+    ) -> torch.Tensor:  # fmt: skip
         """Maps `(B, T, D)` to `(B, T, D)`, given the encoder's output `(B, S, D)`."""
         told = {"cache": cache, **(to_self or {}), **kwargs}
         x = self.residual(hidden_states, self.self_attn_layer_norm, lambda x: self.self_attn(x, **told)[0])
@@ -275,13 +265,9 @@ class VanillaEncoder(VanillaStack):
     @merge_with_config_defaults
     @capture_outputs
     def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutput:
+        self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None, position_ids: torch.Tensor | None = None, **kwargs: Any,
+    ) -> BaseModelOutput:  # fmt: skip
         """
         The encoder's output, `last_hidden_state` `(B, S, D)`.
 
@@ -317,17 +303,11 @@ class VanillaDecoder(VanillaStack):
     @capture_outputs
     @accept_old_cache_name
     def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        encoder_hidden_states: torch.Tensor | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
-        cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        position_ids: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None, encoder_attention_mask: torch.Tensor | None = None,
+        cache: Cache | None = None, inputs_embeds: torch.Tensor | None = None, use_cache: bool | None = None,
+        position_ids: torch.Tensor | None = None, **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:  # fmt: skip
         """
         The decoder's output, `last_hidden_state` `(B, T, D)`, and `cache`.
 
@@ -368,7 +348,7 @@ class VanillaDecoder(VanillaStack):
         to_self["has_keys"] = has_keys
         to_encoder = None
         if self.config.is_encoder_decoder:
-            queries = hidden_states.reshape(len(encoder_hidden_states), -1, embeds.shape[-1])  # as attention sees them
+            queries = hidden_states.reshape(len(encoder_hidden_states), -1, embeds.shape[-1])  # type: ignore[arg-type]
             mask = mask_of_keys(config, queries, encoder_attention_mask, encoder_hidden_states)
             to_encoder = {"attention_mask": mask, "has_keys": queries_with_keys(encoder_attention_mask)}
         for layer in self.layers:
@@ -404,20 +384,13 @@ class VanillaModel(VanillaPreTrainedModel):
     @can_return_tuple
     @accept_old_cache_name
     def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | None = None,
-        cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        decoder_position_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> Seq2SeqModelOutput:
+        self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None, decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | None = None, cache: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None, decoder_inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None, decoder_position_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None, **kwargs: Any,
+    ) -> Seq2SeqModelOutput:  # fmt: skip
         """
         `last_hidden_state` `(B, T, D)`, and the encoder's and decoder's other outputs.
 
@@ -433,27 +406,18 @@ class VanillaModel(VanillaPreTrainedModel):
         elif isinstance(encoder_outputs, tuple | list):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
         decoder_outputs = self.decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
-            encoder_hidden_states=encoder_outputs.last_hidden_state,
-            encoder_attention_mask=attention_mask,
-            cache=cache,
-            inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            position_ids=decoder_position_ids,
-            return_dict=True,
-            **kwargs,
-        )
+            input_ids=decoder_input_ids, attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state, encoder_attention_mask=attention_mask,
+            cache=cache, inputs_embeds=decoder_inputs_embeds, use_cache=use_cache, position_ids=decoder_position_ids,
+            return_dict=True, **kwargs,
+        )  # fmt: skip
         return Seq2SeqModelOutput(
-            last_hidden_state=decoder_outputs.last_hidden_state,
-            cache=decoder_outputs.cache,
-            decoder_hidden_states=decoder_outputs.hidden_states,
-            decoder_attentions=decoder_outputs.attentions,
+            last_hidden_state=decoder_outputs.last_hidden_state, cache=decoder_outputs.cache,
+            decoder_hidden_states=decoder_outputs.hidden_states, decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
-        )
+            encoder_hidden_states=encoder_outputs.hidden_states, encoder_attentions=encoder_outputs.attentions,
+        )  # fmt: skip
 
 
 @dataclass
@@ -514,18 +478,11 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
     @can_return_tuple
     @accept_old_cache_name
     def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | None = None,
-        cache: Cache | None = None,
-        labels: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> VanillaSeq2SeqLMOutput:
+        self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None, decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | None = None, cache: Cache | None = None, labels: torch.Tensor | None = None,
+        use_cache: bool | None = None, inputs_embeds: torch.Tensor | None = None, **kwargs: Any,
+    ) -> VanillaSeq2SeqLMOutput:  # fmt: skip
         """
         `loss` (smoothed) and `nll` (plain) with labels, in nats a token; `logits` `(B, T, V)`; and the model's outputs.
 
@@ -547,6 +504,3 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
         outputs = dict(self.model(*inputs, **kwargs))
         scored = project_and_score(self.lm_head, outputs.pop("last_hidden_state"), labels, self.training, **settings)
         return VanillaSeq2SeqLMOutput(**scored, **outputs)
-
-
-__all__ = ["VanillaForConditionalGeneration", "VanillaModel", "VanillaPreTrainedModel", "VanillaSeq2SeqLMOutput"]

@@ -152,6 +152,3 @@ class SinusoidalPositions(nn.Module):
         """Makes sure that the table has at least `num_positions` rows, at least doubling it when it has not."""
         if num_positions > len(self.table):
             self.table = self.rows(max(num_positions, 2 * len(self.table)), self.table.device)
-
-
-__all__ = ["LearnedPositions", "SinusoidalPositions", "alibi_bias", "count_tokens", "rotate", "sinusoids"]
