@@ -14,7 +14,7 @@ help: ## list the targets
 $(READY): setup.py pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet torch==2.13.0
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test,lint,tensorboard,zstd]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test,lint,bench,tensorboard,zstd]"
 	touch $(READY)
 
 demo: $(READY) ## train a translation model on the built-in corpus, score it and show how to load it
@@ -33,10 +33,15 @@ test-matrix: ## run the tests with the lowest and the newest transformers that s
 conformance: $(READY) ## run the Transformers library's own common tests on our models
 	$(BIN)/pytest tests/conformance -n auto $(ARGS)
 
-# ARGS are the training benchmark's, such as ARGS='--data_dir DIR' for other sentences than the built-in corpus's.
-bench: $(READY) ## measure training and decoding beside the library's Marian and torch.nn.Transformer
-	$(BIN)/python -m benchmarks.training $(ARGS)
+# DATA is a folder of English and German, such as Multi30k (default: the built-in corpus); MODEL a model trained on it.
+bench: $(READY) ## measure training, decoding and attention beside the library's Marian and torch.nn.Transformer
+	$(BIN)/python -m benchmarks.training $(if $(DATA),--data_dir $(DATA))
 	$(BIN)/python -m benchmarks.decoding
+	$(BIN)/python -m benchmarks.long --plot build/long.png
+	$(if $(DATA),PATH=$(BIN):$$PATH $(BIN)/python -m benchmarks.end_to_end --data_dir $(DATA))
+	$(if $(MODEL),$(BIN)/python -m benchmarks.translating $(MODEL) --source $(DATA)/test_201[67]_flickr.en*)
+	$(if $(MODEL),rm -rf build/int8 && $(BIN)/vanilla convert $(MODEL) build/int8 --to ctranslate2 --quantization int8)
+	$(if $(MODEL),$(BIN)/python -m benchmarks.translating $(MODEL) --source $(DATA)/test_201[67]_flickr.en* --engines build/int8)
 
 lint: $(READY) ## check style and types
 	$(BIN)/ruff check .

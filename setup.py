@@ -46,6 +46,7 @@ setup(
         "tensorboard": ["tensorboard>=2.15"],
         "zstd": ["zstandard>=0.22"],
         "ctranslate2": ["ctranslate2>=4.8"],
+        "bench": ["ctranslate2>=4.8", "matplotlib>=3.9"],
         "images": ["pillow>=11", "scikit-learn>=1.6"],
         "test": [
             "ctranslate2>=4.8",

@@ -15,7 +15,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 
-from .configuration_vanilla import VanillaConfig
+from .configuration_vanilla import DefaultBackend, VanillaConfig
 from .dropout import dropout as drop
 from .loss import is_plain
 from .positions import rotate
@@ -41,10 +41,6 @@ def check_backend(name: str, config: VanillaConfig) -> None:
             f"{name} would see padding and the future, for it has no mask: register one beside it with "
             f"AttentionMaskInterface.register({name!r}, transformers.masking_utils.eager_mask), or {remedy}"
         )
-
-
-class DefaultBackend(str):
-    """A backend that nobody asked for by name: a call may take another where that is faster."""
 
 
 def backend_of_call(backend: str, hidden_states: torch.Tensor, num_keys: int) -> str:

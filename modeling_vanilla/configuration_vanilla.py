@@ -24,6 +24,10 @@ class VanillaConfigError(StrictDataclassError, ValueError):
     """A value that the config refuses. What `strict` raises by itself is no `ValueError`."""
 
 
+class DefaultBackend(str):
+    """An attention backend that nobody asked for by name: a call may take another where that is faster."""
+
+
 def _refuses_with_value_error(cls: type) -> type:
     """Makes a strict dataclass raise `VanillaConfigError` when built, assigned to or validated."""
 

@@ -31,16 +31,8 @@ from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention import (
-    DefaultBackend,
-    VanillaAttention,
-    all_true,
-    backend_of_call,
-    check_backend,
-    masks_nothing,
-    queries_with_keys,
-)
-from .configuration_vanilla import VanillaConfig
+from .attention import VanillaAttention, all_true, backend_of_call, check_backend, masks_nothing, queries_with_keys
+from .configuration_vanilla import DefaultBackend, VanillaConfig
 from .dropout import Dropout
 from .loss import LOSS_SETTINGS, project_and_score
 from .positions import LearnedPositions, SinusoidalPositions, alibi_bias, count_tokens
@@ -145,6 +137,11 @@ class VanillaPreTrainedModel(PreTrainedModel):
         backend = super().get_correct_attn_implementation(requested_attention, is_init_check)
         check_backend(backend, self.config)
         return DefaultBackend(backend) if requested_attention is None else backend
+
+    def set_attn_implementation(self, *args: Any, **kwargs: Any) -> None:
+        """The library's, which would pass over a name that is there already: as the default, not asked for."""
+        self.config._attn_implementation_internal = str(self.config._attn_implementation)
+        super().set_attn_implementation(*args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -327,3 +327,52 @@ def test_a_registered_backend_is_called(attention_of):
     module.config._attn_implementation = "counted"
     assert torch.equal(module(x)[0], expected)
     assert calls == [0.5]  # 1 / sqrt(d_k)
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+@pytest.mark.parametrize("sizes", [{}, {"d_k": 3, "d_v": 5}], ids=str)
+def test_one_product_for_all_projections_equals_three(tiny_config, use_bias, sizes):
+    attention = VanillaAttention(tiny_config(use_bias=use_bias, **sizes), 2)
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    x = torch.randn(3, 4, attention.config.d_model)
+    together = attention.project(x, *projections)
+    for one, projection in zip(together, projections, strict=True):
+        torch.testing.assert_close(one, projection(x), rtol=1e-6, atol=1e-6)
+        gradient = torch.randn_like(one)
+        expected = torch.autograd.grad(projection(x), projection.weight, gradient)
+        found = torch.autograd.grad(one, projection.weight, gradient, retain_graph=True)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_hook_or_an_adapter_on_a_projection_is_called(tiny_config):
+    class Adapter(torch.nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base, self.weight, self.bias, self.out_features = base, base.weight, base.bias, base.out_features
+
+        def forward(self, x):
+            return self.base(x) + 1
+
+    attention, calls = VanillaAttention(tiny_config(), 2), []
+    x = torch.randn(1, 4, attention.config.d_model)
+    plain = attention.project(x, attention.q_proj, attention.k_proj)
+    attention.q_proj.register_forward_hook(lambda *_: calls.append(1))
+    attention.k_proj = Adapter(attention.k_proj)
+    adapted = attention.project(x, attention.q_proj, attention.k_proj)
+    assert calls == [1]
+    torch.testing.assert_close(adapted[0], plain[0])
+    torch.testing.assert_close(adapted[1], plain[1] + 1)
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+def test_neighbours_may_share_a_source(tiny_model, backend):
+    model = tiny_model(attn_implementation=backend)
+    V = model.config.vocab_size
+    source, target = torch.randint(3, V, (2, 5)), torch.randint(3, V, (6, 4))
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+    states = model.get_encoder()(source, mask).last_hidden_state
+    shared = model(attention_mask=mask, encoder_outputs=(states,), decoder_input_ids=target, output_attentions=True)
+    each = {"attention_mask": mask.repeat_interleave(3, 0), "encoder_outputs": (states.repeat_interleave(3, 0),)}
+    repeated = model(**each, decoder_input_ids=target, output_attentions=True)
+    torch.testing.assert_close(shared.logits, repeated.logits, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(shared.cross_attentions, repeated.cross_attentions, rtol=1e-5, atol=1e-6)

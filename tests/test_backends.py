@@ -686,3 +686,36 @@ def test_eager_reads_a_boolean_mask_as_an_added_one(twins):
     boolean, number = (eager_attention_forward(module, query, key, value, mask, 0.3)[0] for mask in (KEEP, added))
     seen = KEEP.any(-1)[:, 0]
     torch.testing.assert_close(boolean[seen], number[seen])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "length", "expected"),
+    [
+        (torch.float32, 8, "sdpa"),
+        (torch.bfloat16, 8, "eager"),
+        (torch.bfloat16, 257, "sdpa"),
+        (torch.bfloat16, 1, "sdpa"),
+    ],
+    ids=str,
+)
+def test_the_default_backend_depends_on_dtype_and_length(tiny_model, monkeypatch, dtype, length, expected):
+    model, taken = tiny_model().to(dtype), []
+    layer = model.model.encoder.layers[0].self_attn
+    forward = layer.forward
+    monkeypatch.setattr(layer, "forward", lambda *a, **k: (taken.append(k["attn_implementation"]), forward(*a, **k))[1])
+    model.get_encoder()(torch.randint(3, model.config.vocab_size, (2, length)))
+    assert taken == [expected]
+
+
+def test_a_backend_asked_for_by_name_is_taken(tiny_model, monkeypatch):
+    for model in (tiny_model(attn_implementation="sdpa"), tiny_model()):
+        model.set_attn_implementation("sdpa")
+        layer, taken = model.bfloat16().model.encoder.layers[0].self_attn, []
+        forward = layer.forward
+        monkeypatch.setattr(
+            layer,
+            "forward",
+            lambda *a, _f=forward, _t=taken, **k: (_t.append(k["attn_implementation"]), _f(*a, **k))[1],
+        )
+        model.get_encoder()(torch.randint(3, model.config.vocab_size, (2, 8)))
+        assert taken == ["sdpa"]

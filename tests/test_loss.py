@@ -343,3 +343,16 @@ def test_token_log_probs_are_float32_in_half_precision():
     logits = nn.functional.linear(hidden, weight, bias).float()
     expected = -nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
     torch.testing.assert_close(log_probs, expected.detach(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("label_smoothing", SMOOTHINGS)
+def test_a_label_without_hope_costs_what_it_costs(label_smoothing):
+    hidden, weight, bias, labels = batch([5, 3], V=11)
+    with torch.no_grad():
+        hidden *= 300
+    loss, nll = projected_cross_entropy(hidden, weight, labels, bias, label_smoothing)
+    exact = reference(hidden.double(), weight.double(), bias.double(), labels)
+    assert exact > 100
+    torch.testing.assert_close(nll.double(), exact, rtol=1e-5, atol=0)
+    smoothed = reference(hidden.double(), weight.double(), bias.double(), labels, label_smoothing)
+    torch.testing.assert_close(loss.double(), smoothed, rtol=1e-5, atol=0)

@@ -158,3 +158,11 @@ def test_no_setting_has_two_meanings():
 def test_a_preset_with_an_unknown_field_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'d_modle' is not a setting; did you mean 'd_model'"):
         load_preset(recipe_file(tmp_path, "d_modle: 3\n"))
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_bf16_is_the_default_where_it_is_fast(tmp_path, monkeypatch, fast):
+    monkeypatch.setattr("modeling_vanilla.training.recipe.has_fast_bf16", lambda *_: fast)
+    assert load_recipe(recipe_file(tmp_path, "model: tiny\n")).training.bf16 is fast
+    assert load_recipe(recipe_file(tmp_path, "model: tiny\nbf16: false\n")).training.bf16 is False
+    assert load_recipe(recipe_file(tmp_path, "model: tiny\nbf16: true\n")).training.bf16 is True
