@@ -6,11 +6,11 @@ python -m benchmarks.training [--sizes tiny base] [--dtypes fp32 bf16] [--data_d
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -148,9 +148,10 @@ def peak_megabytes(name: str, size: str, dtype: str, data: DataArguments) -> flo
     return json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
 
-def resident_megabytes() -> float:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize() / 1e6
+def resident_megabytes(which: str = "VmRSS") -> float:
+    """The process's memory now, or with "VmHWM" its peak (getrusage's is the parent's too, where that was larger)."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(which)) * 1024 / 1e6
 
 
 def compare(sizes: list[str], dtypes: list[str], data: DataArguments) -> None:
@@ -211,7 +212,7 @@ def main() -> None:
     run, before = step(args.memory_of, args.sizes[0], args.dtypes[0]), resident_megabytes()
     for batch in some:
         run(batch)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6 - before)
+    print(resident_megabytes("VmHWM") - before)
 
 
 if __name__ == "__main__":
