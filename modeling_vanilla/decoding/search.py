@@ -48,7 +48,7 @@ def search(
     limits = torch.full((B,), max_length - start, device=device) if limits is None else limits.to(device)
 
     source, mask = model_kwargs["encoder_outputs"].last_hidden_state, model_kwargs.get("attention_mask")
-    cache, fill = model_kwargs["cache"], config._pad_token_tensor
+    decoder, cache, fill = model.get_decoder(), model_kwargs["cache"], config._pad_token_tensor
     tokens = input_ids.new_full((B, K, max_length), 0 if fill is None else int(fill))  # of running beams
     tokens[:, :, :start] = input_ids.view(B, K, start)
     scores = torch.zeros(B, K, device=device)
@@ -58,16 +58,16 @@ def search(
     sentences = torch.arange(B, device=device)  # those still searched
     new_ids = input_ids
     for length in range(start, max_length):
-        states = model.get_decoder()(
+        states = decoder(
             new_ids, encoder_hidden_states=source, encoder_attention_mask=mask, cache=cache, use_cache=True
         )
-        logits = model.lm_head(states.last_hidden_state[:, -1])  # (B * K, V)
+        logits = model.lm_head(states.last_hidden_state[:, -1]).float()  # (B * K, V)
         if logits_processor:
-            logits = logits_processor(tokens[:, :, :length].flatten(0, 1), logits.float().log_softmax(-1))
+            logits = logits_processor(tokens[:, :, :length].flatten(0, 1), logits.log_softmax(-1))
             values, ids = largest(logits, C)
         else:
-            values, ids = largest(logits.float(), C)
-            values = values - logits.float().logsumexp(-1, keepdim=True)
+            values, ids = largest(logits, C)
+            values = values - logits.logsumexp(-1, keepdim=True)
         values, ids = values.view(B, K, -1) + scores[:, :, None], ids.view(B, K, -1)  # (B, K, C)
         if length - start + 1 >= first_limit and ends is not None:
             over = length - start + 1 >= limits

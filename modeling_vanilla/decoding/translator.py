@@ -40,9 +40,9 @@ def as_line(text: str) -> str:
 
 # What `search` doesn't do, so that the library's own decoding functions take over.
 LEFT_TO_GENERATE = {
-    "assistant_model", "cache_implementation", "custom_generate", "do_sample", "output_attentions",
-    "output_hidden_states", "output_logits", "output_scores", "penalty_alpha", "prompt_lookup_num_tokens", "streamer",
-    "use_cache",
+    "assistant_model", "cache_implementation", "custom_generate", "decoder_attention_mask", "do_sample",
+    "generation_config", "output_attentions", "output_hidden_states", "output_logits", "output_scores",
+    "penalty_alpha", "prompt_lookup_num_tokens", "streamer", "use_cache",
 }  # fmt: skip
 NOTHING = Translation("", 0.0, (("", 0.0),))
 
@@ -162,8 +162,9 @@ class Translator:
             raise ValueError(f"n_best={n_best}: must be from 1 to num_beams={num_beams} (or any number with do_sample)")
         pieces = [self._pieces(number, text, on_too_long) for number, text in enumerate(texts, start=1)]
         flat = [piece for row in pieces for piece in row]
-        hypotheses = self._translate_pieces(
-            flat, num_beams, n_best, length_penalty, max_tokens, len(texts) > 1000 if progress is None else progress,
+        sources = self.tokenizer(flat, verbose=False).input_ids if flat else []
+        hypotheses = self._translate_ids(
+            sources, num_beams, n_best, length_penalty, max_tokens, len(texts) > 1000 if progress is None else progress,
             generate_kwargs,
         )  # fmt: skip
         results, position = [], 0
@@ -188,9 +189,9 @@ class Translator:
     def _length(self, text: str) -> int:
         return len(self.tokenizer(text, verbose=False).input_ids)
 
-    def _translate_pieces(
+    def _translate_ids(
         self,
-        texts: list[str],
+        sources: list[list[int]],
         num_beams: int,
         n_best: int,
         length_penalty: float,
@@ -198,14 +199,13 @@ class Translator:
         progress: bool,
         generate_kwargs: dict[str, Any],
     ) -> list[Translation]:
-        if not texts:
+        if not sources:
             return []
-        sources = self.tokenizer(texts, verbose=False).input_ids
         lengths = [len(ids) for ids in sources]
         budget = max(max_tokens // num_beams, max(lengths))
         sampler = TokenBatchSampler(lengths, lengths, budget, shuffle=False)
-        results: list[Translation] = [NOTHING] * len(texts)
-        with tqdm(total=len(texts), unit=" sentences", disable=not progress, leave=False) as bar:
+        results: list[Translation] = [NOTHING] * len(sources)
+        with tqdm(total=len(sources), unit=" sentences", disable=not progress, leave=False) as bar:
             for indices in sampler:
                 batch = self.tokenizer.pad({"input_ids": [sources[i] for i in indices]}, return_tensors="pt")
                 batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}

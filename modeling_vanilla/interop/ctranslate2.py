@@ -134,9 +134,9 @@ class CTranslate2Translator(Translator):
         self.engine, self.tokenizer, self.generation_config = engine, tokenizer, generation_config
         self.workers = max(engine.num_translators, 1)
 
-    def _translate_pieces(
+    def _translate_ids(
         self,
-        texts: list[str],
+        sources: list[list[int]],
         num_beams: int,
         n_best: int,
         length_penalty: float,
@@ -147,11 +147,8 @@ class CTranslate2Translator(Translator):
         early_stopping = generate_kwargs.pop("early_stopping", self.generation_config.early_stopping)
         if generate_kwargs:
             raise ValueError(f"ctranslate2 doesn't know {', '.join(generate_kwargs)}: use engine='vanilla'")
-        if not texts:
-            return []
-        sources = self.tokenizer(texts, verbose=False).input_ids
         limits = [max_new_tokens(len(ids)) - 1 for ids in sources]  # the end is not counted here
-        results: list[Translation] = [NOTHING] * len(texts)
+        results: list[Translation] = [NOTHING] * len(sources)
 
         def run(indices: Sequence[int], limit: int) -> None:
             found = self.engine.translate_batch(
@@ -174,9 +171,9 @@ class CTranslate2Translator(Translator):
                 n_best_list = tuple(zip(hypotheses, result.scores, strict=True))
                 results[index] = Translation(*n_best_list[0], n_best_list)
 
-        by_length = sorted(range(len(texts)), key=limits.__getitem__)
-        with tqdm(total=len(texts), unit=" sentences", disable=not progress, leave=False) as bar:
-            for start in range(0, len(texts), BLOCK):
+        by_length = sorted(range(len(sources)), key=limits.__getitem__)
+        with tqdm(total=len(sources), unit=" sentences", disable=not progress, leave=False) as bar:
+            for start in range(0, len(sources), BLOCK):
                 indices = by_length[start : start + BLOCK]
                 try:
                     run(indices, max(limits[i] for i in indices))
