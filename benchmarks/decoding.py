@@ -20,13 +20,12 @@ NEW_TOKENS, SOURCE_TOKENS, TARGET = 32, 16, 1.25
 def decode(build: Callable, attention: str | None, dtype: str) -> Callable[[torch.Tensor, int], None]:
     model = build("base", attention)[0].eval().to(DTYPES[dtype])
     model.config.use_cache = model.generation_config.use_cache = True
+    model.generation_config.eos_token_id = model.config.eos_token_id = None  # nothing ends but by its length
 
     @torch.inference_mode()
     def run(ids: torch.Tensor, beams: int) -> None:
-        output = model.generate(
-            ids, attention_mask=torch.ones_like(ids), num_beams=beams, do_sample=False,
-            min_new_tokens=NEW_TOKENS, max_new_tokens=NEW_TOKENS,
-        )  # fmt: skip
+        mask = torch.ones_like(ids)
+        output = model.generate(ids, attention_mask=mask, num_beams=beams, do_sample=False, max_new_tokens=NEW_TOKENS)
         assert output.shape == (len(ids), NEW_TOKENS + 1)
 
     return run

@@ -13,6 +13,7 @@ from transformers import (
 )
 
 from .configuration_vanilla import VanillaConfig
+from .decoding.search import take_over
 from .heads import (
     VanillaEncoderModel,
     VanillaForCausalLM,
@@ -34,6 +35,7 @@ for auto, model in {
 }.items():
     auto.register(VanillaConfig, model, exist_ok=True)
 AutoTokenizer.register(VanillaConfig, fast_tokenizer_class=PreTrainedTokenizerFast, exist_ok=True)
+take_over(VanillaForConditionalGeneration)  # the package's search, which a Hub repository doesn't carry
 
 __all__ = [
     "VanillaConfig",

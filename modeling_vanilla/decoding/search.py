@@ -4,13 +4,26 @@ Greedy and beam search from which finished sentences depart, for `generate(custo
 Shapes: `B` sentences still searched, `K` beams, `C` candidates a sentence, `V` vocabulary, `L` tokens.
 """
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
+from modeling_vanilla.decoding.cache import RoomyLayer
+from modeling_vanilla.decoding.packing import packed
+
+SEARCH_NEEDS = {"encoder_outputs", "attention_mask", "cache", "use_cache"}  # of what generate() hands on
 NEVER = -1e9  # the score of what can't be chosen, as in the library's search
 
 
@@ -48,6 +61,7 @@ def search(
     limits = torch.full((B,), max_length - start, device=device) if limits is None else limits.to(device)
 
     source, mask = model_kwargs["encoder_outputs"].last_hidden_state, model_kwargs.get("attention_mask")
+    needs_scores = K > 1 or config.return_dict_in_generate
     decoder, cache, fill = model.get_decoder(), model_kwargs["cache"], config._pad_token_tensor
     tokens = input_ids.new_full((B, K, max_length), 0 if fill is None else int(fill))  # of running beams
     tokens[:, :, :start] = input_ids.view(B, K, start)
@@ -57,17 +71,20 @@ def search(
     results, result_scores = tokens.clone(), ended_scores.clone()
     sentences = torch.arange(B, device=device)  # those still searched
     new_ids = input_ids
+    cache.self_attention_cache.layers = [RoomyLayer() for _ in decoder.layers]
     for length in range(start, max_length):
         states = decoder(
             new_ids, encoder_hidden_states=source, encoder_attention_mask=mask, cache=cache, use_cache=True
         )
         logits = model.lm_head(states.last_hidden_state[:, -1]).float()  # (B * K, V)
-        if logits_processor:
-            logits = logits_processor(tokens[:, :, :length].flatten(0, 1), logits.log_softmax(-1))
-            values, ids = largest(logits, C)
+        if logits_processor and K > 1:
+            values, ids = largest(logits_processor(tokens[:, :, :length].flatten(0, 1), logits.log_softmax(-1)), C)
         else:
+            normaliser = logits.logsumexp(-1, keepdim=True) if needs_scores else 0.0
+            if logits_processor:  # which greedy search hands logits
+                logits = logits_processor(tokens[:, 0, :length], logits)
             values, ids = largest(logits, C)
-            values = values - logits.logsumexp(-1, keepdim=True)
+            values = values - normaliser
         values, ids = values.view(B, K, -1) + scores[:, :, None], ids.view(B, K, -1)  # (B, K, C)
         if length - start + 1 >= first_limit and ends is not None:
             over = length - start + 1 >= limits
@@ -105,7 +122,8 @@ def search(
             tokens, scores, rows, ended, ended_scores = (x[stays] for x in (tokens, scores, rows, ended, ended_scores))
             mask = None if mask is None else mask[stays]
             cache.cross_attention_cache.reorder_cache(stays)
-        cache.self_attention_cache.reorder_cache(rows.flatten())
+        if K > 1 or leaves.any():
+            cache.self_attention_cache.reorder_cache(rows.flatten())
         new_ids = tokens[:, :, length].reshape(-1, 1)
 
     best = config.num_return_sequences
@@ -130,4 +148,48 @@ def largest(x: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return values, best.gather(1, index // size) * size + index % size
 
 
-__all__ = ["largest", "search"]
+def take_over(model_class: type[PreTrainedModel]) -> None:
+    """Has `generate()` of the class search by `search`, where that is what was asked for; else by the library."""
+    for name in ("_sample", "_beam_search"):
+        setattr(model_class, name, or_search(getattr(model_class, name), model_class))
+
+
+def or_search(decode: Callable, model_class: type[PreTrainedModel]) -> Callable:
+    """The library's decoding function, but `search` for what that does as well and sooner."""
+
+    @wraps(decode)
+    def decode_or_search(
+        model: PreTrainedModel,
+        input_ids: torch.Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **kwargs: Any,
+    ) -> Any:
+        arguments = (model, input_ids, logits_processor, stopping_criteria, generation_config)
+        others = {name for name, value in kwargs.items() if value is not None and value is not False}
+        if others <= SEARCH_NEEDS and is_plain_search(model, model_class, generation_config, kwargs.get("cache")):
+            with packed(model, len(input_ids)):
+                return search(*arguments, **kwargs).sequences
+        return decode(*arguments, **kwargs)
+
+    return decode_or_search
+
+
+def is_plain_search(
+    model: PreTrainedModel, model_class: type[PreTrainedModel], config: GenerationConfig, cache: Any
+) -> bool:
+    """Whether tokens alone are wanted, of a model that nobody has changed, from a new cache that grows."""
+    changed = {"forward", "prepare_inputs_for_generation"} & vars(model).keys()
+    if type(model) is not model_class or changed or model._forward_hooks or model._forward_pre_hooks:
+        return False
+    if config.do_sample or config.return_dict_in_generate or config.prefill_chunk_size:
+        return False
+    if not isinstance(cache, EncoderDecoderCache) or getattr(cache, "_is_user_defined", False):
+        return False
+    return all(type(half) is DynamicCache and not half.offloading for half in (
+        cache.self_attention_cache, cache.cross_attention_cache
+    ))  # fmt: skip
+
+
+__all__ = ["largest", "search", "take_over"]

@@ -13,6 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from modeling_vanilla.data.batching import TokenBatchSampler
 from modeling_vanilla.decoding.lengths import MaxLengthPerSource, join_pieces, max_new_tokens, split_text
+from modeling_vanilla.decoding.packing import packed
 from modeling_vanilla.decoding.scoring import token_log_probs
 from modeling_vanilla.decoding.search import search
 
@@ -205,7 +206,8 @@ class Translator:
         budget = max(max_tokens // num_beams, max(lengths))
         sampler = TokenBatchSampler(lengths, lengths, budget, shuffle=False)
         results: list[Translation] = [NOTHING] * len(sources)
-        with tqdm(total=len(sources), unit=" sentences", disable=not progress, leave=False) as bar:
+        bar = tqdm(total=len(sources), unit=" sentences", disable=not progress, leave=False)
+        with bar, torch.inference_mode(), packed(self.model, len(sources) * num_beams):
             for indices in sampler:
                 batch = self.tokenizer.pad({"input_ids": [sources[i] for i in indices]}, return_tensors="pt")
                 batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
@@ -218,7 +220,6 @@ class Translator:
                 bar.update(len(indices))
         return results
 
-    @torch.inference_mode()
     def _generate(
         self,
         batch: dict[str, torch.Tensor],
@@ -238,7 +239,8 @@ class Translator:
             "return_dict_in_generate": True,
             **generate_kwargs,
         }
-        if not LEFT_TO_GENERATE & generate_kwargs.keys() and not self.model.generation_config.do_sample:
+        of_model = self.model.generation_config
+        if not (LEFT_TO_GENERATE & generate_kwargs.keys() or of_model.do_sample or of_model.cache_implementation):
             output = self.model.generate(
                 **batch, **settings, custom_generate=search, limits=torch.tensor(limits, device=self.model.device)
             )

@@ -27,10 +27,15 @@ OURS = (
 )
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that was written to its end (the trainer's state is its last file)."""
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints that were written to their end (the trainer's state is their last file), the newest last."""
     complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
-    return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+    return sorted(complete, key=lambda path: int(path.name.rpartition("-")[2]))
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest complete checkpoint, where there is one."""
+    return next(reversed(complete_checkpoints(folder)), None)
 
 
 def open_output_dir(folder: Path, settings: dict[str, Any], overwrite: bool = False) -> Path | None:

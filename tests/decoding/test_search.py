@@ -1,9 +1,13 @@
-"""`search` beside the library's own beam search and a greedy loop."""
+"""`search`, by itself and behind `generate()`, beside the library's own beam search and greedy loop."""
 
 import pytest
 import torch
+from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
+from transformers.generation import BaseStreamer
 
 from modeling_vanilla.decoding.search import largest, search
+
+LIBRARY = {1: GenerationMixin._sample, 3: GenerationMixin._beam_search, 4: GenerationMixin._beam_search}
 
 
 def assert_same(model, found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -28,7 +32,7 @@ def test_equals_the_librarys_beam_search(lively, seed, settings):
     model = lively(seed)
     settings = {"num_beams": 3, "num_return_sequences": 2, "max_length": 20, "return_dict_in_generate": True} | settings
     batch = sources(model)
-    expected = model.generate(**batch, **settings, output_scores=True)
+    expected = model.generate(**batch, **settings, custom_generate=LIBRARY[3], output_scores=True)
     found = model.generate(**batch, **settings, custom_generate=search)
     assert_same(model, found.sequences, expected.sequences)
     torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=1e-5, atol=1e-6)
@@ -38,17 +42,27 @@ def test_equals_the_librarys_beam_search(lively, seed, settings):
 def test_one_beam_is_greedy_search(lively, seed):
     model = lively(seed)
     batch = sources(model)
-    expected = model.generate(**batch, max_length=20)
+    expected = model.generate(**batch, max_length=20, custom_generate=LIBRARY[1])
     found = model.generate(**batch, max_length=20, custom_generate=search).sequences
     assert torch.equal(found, expected)
+    assert torch.equal(model.generate(**batch, max_length=20), expected)
 
 
-def test_processors_see_the_tokens_so_far(lively):
+PROCESSED = [
+    {"no_repeat_ngram_size": 1}, {"repetition_penalty": 3.0}, {"bad_words_ids": [[5], [6, 7]]},
+    {"min_length": 9, "forced_eos_token_id": 2}, {"suppress_tokens": [4, 8], "encoder_repetition_penalty": 0.5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("settings", PROCESSED, ids=str)
+def test_processors_see_the_tokens_so_far(lively, settings, num_beams):
+    """Greedy search hands them logits, whose sign a repetition penalty minds, and beam search log-probabilities."""
     model = lively(1)
     batch = sources(model)
-    settings = {"num_beams": 4, "max_length": 24, "no_repeat_ngram_size": 1}
-    expected = model.generate(**batch, **settings)
-    assert_same(model, model.generate(**batch, **settings, custom_generate=search).sequences, expected)
+    settings = {"num_beams": num_beams, "max_length": 24} | settings
+    expected = model.generate(**batch, **settings, custom_generate=LIBRARY[num_beams])
+    assert_same(model, model.generate(**batch, **settings), expected)
 
 
 def test_a_prompt_is_kept(lively):
@@ -57,8 +71,55 @@ def test_a_prompt_is_kept(lively):
     prompt = torch.tensor([[1, 7, 9]] * 3)
     settings = {"num_beams": 3, "max_length": 15, "decoder_input_ids": prompt}
     found = model.generate(**batch, **settings, custom_generate=search).sequences
-    assert_same(model, found, model.generate(**batch, **settings))
+    assert_same(model, found, model.generate(**batch, **settings, custom_generate=LIBRARY[3]))
     assert torch.equal(found[:, :3], prompt)
+
+
+class Silent(BaseStreamer):
+    def put(self, value: torch.Tensor) -> None:
+        """A streamer that shows nothing."""
+
+    def end(self) -> None:
+        """Nor at the end."""
+
+
+def hooked(model) -> dict:
+    model.register_forward_hook(lambda *_: None)
+    return {}
+
+
+def with_its_own_forward(model) -> dict:
+    model.forward = model.forward
+    return {}
+
+
+LEFT_TO_THE_LIBRARY = {
+    "a hook": hooked,
+    "another forward": with_its_own_forward,
+    "sampling": lambda _: {"do_sample": True, "top_k": 1},
+    "an output with more": lambda _: {"return_dict_in_generate": True, "output_attentions": True},
+    "a static cache": lambda _: {"cache_implementation": "static"},
+    "no cache": lambda _: {"use_cache": False},
+    "a cache given": lambda _: {"cache": EncoderDecoderCache(DynamicCache(), DynamicCache())},
+    "a decoder mask": lambda _: {
+        "decoder_input_ids": torch.ones(7, 1).long(),
+        "decoder_attention_mask": torch.ones(7, 1),
+    },
+    "a streamer": lambda _: {"streamer": Silent()},
+}
+
+
+@pytest.mark.parametrize("prepare", LEFT_TO_THE_LIBRARY.values(), ids=LEFT_TO_THE_LIBRARY)
+def test_what_search_does_not_do_is_the_librarys(lively, monkeypatch, prepare):
+    model = lively(4)
+    count = 1 if prepare is LEFT_TO_THE_LIBRARY["a streamer"] else 7
+    batch = sources(model, count)
+    expected = model.generate(**batch, max_length=20)
+    monkeypatch.setattr("modeling_vanilla.decoding.search.search", None)
+    with pytest.raises(TypeError):
+        model.generate(**batch, max_length=20)
+    found = model.generate(**batch, max_length=20, **prepare(model))
+    assert torch.equal(found if isinstance(found, torch.Tensor) else found.sequences, expected)
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

@@ -34,6 +34,12 @@ def test_equals_the_models_own_generate(translator):
     assert [t.text for t in translator.translate(SOURCES)] == generated
 
 
+def test_a_model_that_asks_for_a_static_cache_gets_it(translator, monkeypatch):
+    expected = [t.text for t in translator.translate(SOURCES[:2])]
+    monkeypatch.setattr(translator.generation_config, "cache_implementation", "static")
+    assert [t.text for t in translator.translate(SOURCES[:2])] == expected
+
+
 @pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
 def test_score_is_the_log_probability_over_the_length_penalty(translator, num_beams, length_penalty):
