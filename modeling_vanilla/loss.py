@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-LOSS_SETTINGS = {"label_smoothing", "num_items_in_batch", "return_logits"}
+LOSS_SETTINGS = {"label_smoothing", "loss_function", "num_items_in_batch", "return_logits"}
 
 
 def is_plain(linear: Any) -> bool:
@@ -28,12 +28,15 @@ class LossOutput(NamedTuple):
 
 def project_and_score(
     head: Any, hidden_states: torch.Tensor, labels: torch.Tensor | None, training: bool,
-    return_logits: bool | None = None, **settings: Any,
+    return_logits: bool | None = None, loss_function: Any = None, **settings: Any,
 ) -> dict[str, torch.Tensor | None]:  # fmt: skip
     """
     A language model's last step: `logits` `(..., V)` of `hidden_states` `(..., D)`, and `loss` and `nll` of labels, as
     `smoothed_cross_entropy` gives them. Unless `return_logits` says otherwise, training with labels keeps no logits.
+    A `loss_function(head, hidden_states, labels, **settings)` computes the loss in our place.
     """
+    if loss_function is not None:
+        return {**loss_function(head, hidden_states, labels, **settings)._asdict(), "logits": None}
     fused = is_plain(head) and not torch.compiler.is_compiling()  # no graph can hold a loop as long as the labels say
     logits = None
     if labels is None or return_logits or (return_logits is None and not training) or not fused:

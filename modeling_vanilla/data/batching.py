@@ -13,6 +13,16 @@ import torch
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Sampler
 
+from modeling_vanilla.data.bpe_dropout import BPEDropout
+
+
+class Batch(list[int]):
+    """The indices of a batch's pairs, and the epoch that they are drawn in, which a worker has no other way to know."""
+
+    def __init__(self, indices: list[int] = (), epoch: int = 0):  # type: ignore[assignment]
+        super().__init__(indices)
+        self.epoch = epoch
+
 
 class TokenBatchSampler(Sampler[list[int]]):
     """
@@ -92,7 +102,7 @@ class TokenBatchSampler(Sampler[list[int]]):
             order = np.argsort(self._key, kind="stable").astype(np.int32)
             batches = np.arange(len(self))[::-1]
         for batch in batches:
-            yield order[self._bounds[batch] : self._bounds[batch + 1]].tolist()
+            yield Batch(order[self._bounds[batch] : self._bounds[batch + 1]].tolist(), self.epoch)
 
 
 def _cut(source: np.ndarray, target: np.ndarray, max_tokens: int) -> np.ndarray:
@@ -127,10 +137,14 @@ class TokenPairs(TorchDataset):
     """
     A tokenised `datasets.Dataset` (columns `input_ids` and `labels`) as a `DataLoader` reads it: a whole batch at a
     time, straight out of the memory-mapped Arrow table.
+
+    Args:
+        dropout: cuts the texts of each batch anew, by (its seed, the epoch, the batch); a text that then has more than
+            `max_length` tokens stays as it was. Batches are made of the lengths before.
     """
 
-    def __init__(self, dataset: Any):
-        self.dataset = dataset
+    def __init__(self, dataset: Any, dropout: BPEDropout | None = None, max_length: int | None = None):
+        self.dataset, self.dropout, self.max_length = dataset, dropout, max_length
         self._arrow = dataset.with_format("arrow", columns=["input_ids", "labels"])
 
     def __len__(self) -> int:
@@ -139,8 +153,19 @@ class TokenPairs(TorchDataset):
     def __getitem__(self, index: int) -> dict[str, list[int]]:
         return self._arrow[index].to_pylist()[0]
 
-    def __getitems__(self, indices: list[int]) -> pa.Table:
-        return self._arrow[indices]
+    def __getitems__(self, indices: list[int]) -> pa.Table | list[dict[str, Any]]:
+        table = self._arrow[indices]
+        if self.dropout is None:
+            return table
+        draw = np.random.default_rng((self.dropout.seed, getattr(indices, "epoch", 0), indices[0]))
+        sides = []
+        for name in ("input_ids", "labels"):
+            column = table[name].combine_chunks()
+            rows = np.split(column.values.to_numpy(), column.offsets.to_numpy()[1:-1] - column.offsets[0].as_py())
+            cut = self.dropout(rows, draw)
+            limit = self.max_length or max(map(len, cut))
+            sides.append([new if len(new) <= limit else old for old, new in zip(rows, cut, strict=True)])
+        return [{"input_ids": source, "labels": target} for source, target in zip(*sides, strict=True)]
 
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
         """Source and target tokens of every pair, `(number of pairs)` each."""

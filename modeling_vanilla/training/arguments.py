@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 from transformers import Seq2SeqTrainingArguments
-from transformers.trainer_utils import SchedulerType
+from transformers.trainer_utils import IntervalStrategy, SchedulerType
 
 
 @dataclass
@@ -31,6 +31,13 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
     warmup_steps: float = field(
         default=4000, metadata={"help": "Updates of linear warm-up (section 5.3); below 1, their share of all updates."}
     )
+    warmup_init_lr: float | None = field(
+        default=None,
+        metadata={
+            "help": "Warm up from this rate as fairseq does (1e-7 there), whose n-th update has the rate of n - 1. "
+            "Default: the paper's, from 0, and the first update has the rate of 1."
+        },
+    )
     adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2 (section 5.3)."})
     adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon (section 5.3)."})
     label_smoothing_factor: float = field(default=0.1, metadata={"help": "Label smoothing (section 5.4)."})
@@ -38,15 +45,49 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
     predict_with_generate: bool = field(default=True, metadata={"help": "Translate the validation set to score it."})
     generation_num_beams: int | None = field(default=1, metadata={"help": "Beams while training; 1 is greedy."})
 
+    average_last: int = field(
+        default=0, metadata={"help": "Finish with the mean of the last so many checkpoints' weights (section 6.1)."}
+    )
+    average_best: int = field(
+        default=0, metadata={"help": "The same of the best by metric_for_best_model. Only one of the two."}
+    )
+    keep_best: int = field(
+        default=0,
+        metadata={"help": "Keep so many best checkpoints, and the newest. Default: save_total_limit's newest."},
+    )
+    early_stopping_patience: int = field(
+        default=0, metadata={"help": "Stop after so many evaluations without a better metric_for_best_model; 0: never."}
+    )
+    bpe_dropout: float = field(
+        default=0.0, metadata={"help": "Cut words anew each time, each merge left out so often (0.1 in its paper)."}
+    )
+    r_drop: float = field(
+        default=0.0,
+        metadata={"help": "R-Drop's alpha (5 in its paper): two passes a batch, whose predictions are to agree."},
+    )
+
     ddp_timeout: int = field(
         default=86_400,
         metadata={"help": "Seconds that processes wait for the first one, which alone tokenises and translates tests."},
     )
 
+    metric_for_best_model: str | None = field(
+        default=None,
+        metadata={"help": "Of the validation set: nll, loss, ppl, bleu, chrf ... Default, where needed: nll."},
+    )
+    greater_is_better: bool | None = field(
+        default=None, metadata={"help": "Of metric_for_best_model. Default: false for loss, nll and ppl, else true."}
+    )
+
     def __post_init__(self) -> None:
         if not torch.accelerator.is_available():
             self.use_cpu = True  # or else bf16 on a CPU is refused
+        if self.metric_for_best_model is None and (self.early_stopping_patience or self.keep_best or self.average_best):
+            self.metric_for_best_model = "nll"
+        if self.greater_is_better is None and self.metric_for_best_model is not None:
+            self.greater_is_better = greater_is_better(self.metric_for_best_model)
         super().__post_init__()
+        self._check_checkpoints()
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens={self.max_tokens}: a batch must hold at least 1 token")
         if self.lr_scheduler_type == SchedulerType.INVERSE_SQRT and self.lr_scheduler_kwargs:
@@ -61,6 +102,39 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
                 f"label_smoothing_factor={self.label_smoothing_factor}: must be at least 0 and below 1 (the paper: 0.1)"
             )
 
+    def _check_checkpoints(self) -> None:
+        for name in ("average_last", "average_best", "keep_best", "early_stopping_patience"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 0, which is without it")
+        if not 0 <= self.bpe_dropout < 1:
+            raise ValueError(f"bpe_dropout={self.bpe_dropout}: must be at least 0 and below 1 (0.1 in its paper)")
+        if self.r_drop < 0:
+            raise ValueError(f"r_drop={self.r_drop}: must be at least 0, which is without it (5 in its paper)")
+        if self.average_last and self.average_best:
+            raise ValueError("average_last and average_best: give one of the two")
+        if self.keep_best and self.save_total_limit:
+            raise ValueError("keep_best and save_total_limit: give one of the two; keep_best keeps the newest as well")
+        kept = self.keep_best or self.save_total_limit or 0
+        if self.average_last and (self.keep_best or 0 < kept < self.average_last):
+            raise ValueError(
+                f"average_last={self.average_last}: needs the last checkpoints kept; use save_total_limit="
+                f"{self.average_last} or more, or none, and no keep_best"
+            )
+        if self.average_best and 0 < kept < self.average_best:
+            raise ValueError(f"average_best={self.average_best}: use keep_best={self.average_best} or more")
+        by_metric = {"early_stopping_patience", "keep_best", "average_best"}
+        if self.eval_strategy == IntervalStrategy.NO:
+            for name in sorted(by_metric):
+                if getattr(self, name):
+                    raise ValueError(f"{name} needs evaluations: set eval_strategy and save_strategy to steps or epoch")
+        if (self.average_last or self.average_best) and self.fsdp:
+            raise ValueError("average_last, average_best: not under FSDP; run `vanilla average` on the checkpoints")
+
+
+def greater_is_better(metric: str) -> bool:
+    """Whether a validation metric of ours is the better the greater it is: all but the losses."""
+    return metric.removeprefix("eval_") not in ("loss", "nll", "ppl")
+
 
 def has_fast_bf16(use_cpu: bool = False) -> bool:
     """Whether the device that training would take multiplies bfloat16 natively: then `vanilla train` uses it."""
@@ -69,4 +143,4 @@ def has_fast_bf16(use_cpu: bool = False) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-__all__ = ["VanillaTrainingArguments", "has_fast_bf16"]
+__all__ = ["VanillaTrainingArguments", "greater_is_better", "has_fast_bf16"]

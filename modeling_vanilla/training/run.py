@@ -57,6 +57,7 @@ def run(recipe: Recipe) -> RunResult:
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     seconds = time.monotonic() - start
 
+    trainer.average()
     trainer.save_model(str(folder))  # on all processes: a sharded model is gathered
     result = RunResult(folder, recipe.data.task)
     if trainer.is_world_process_zero():

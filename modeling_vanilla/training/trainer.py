@@ -2,6 +2,7 @@
 
 import logging
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from modeling_vanilla.data.batching import PairCollator, TokenBatchSampler, TokenPairs
+from modeling_vanilla.data.bpe_dropout import BPEDropout
 from modeling_vanilla.decoding.lengths import max_new_tokens
 from modeling_vanilla.training.arguments import VanillaTrainingArguments
 from modeling_vanilla.training.paper import PaperTrainer
+from modeling_vanilla.training.r_drop import r_drop_loss, twice
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +66,10 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
     get_test_dataloader = get_eval_dataloader
 
     def _token_loader(self, dataset: Any, training: bool) -> DataLoader:
-        pairs = TokenPairs(dataset)
+        dropout = None
+        if training and self.args.bpe_dropout:
+            dropout = BPEDropout(self.processing_class, self.args.bpe_dropout, self._data_seed())
+        pairs = TokenPairs(dataset, dropout, self.processing_class.model_max_length if dropout else None)
         source, target = pairs.lengths()
         processes = self.accelerator.num_processes
         sampler = TokenBatchSampler(
@@ -71,7 +77,7 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
             target,
             # Nothing was filtered out of a validation set: its longest pair makes a batch of its own.
             self.args.max_tokens if training else max(self.args.max_tokens, int(max(source.max(), target.max()))),
-            seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
+            seed=self._data_seed(),
             shuffle=training,
             multiple_of=processes * (self.args.gradient_accumulation_steps if training else 1),
         )
@@ -81,7 +87,7 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
                 f"{len(sampler):,}", f"{self.args.max_tokens:,}", 100 * sampler.padding,
             )  # fmt: skip
         loader = DataLoader(
-            pairs if isinstance(self.data_collator, PairCollator) else dataset,
+            pairs if dropout or isinstance(self.data_collator, PairCollator) else dataset,
             batch_sampler=sampler,
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
@@ -94,6 +100,9 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
             loader.batch_sampler.set_epoch = sampler.set_epoch
         return loader
 
+    def _data_seed(self) -> int:
+        return self.args.data_seed if self.args.data_seed is not None else self.args.seed
+
     def set_initial_training_values(self, args: VanillaTrainingArguments, dataloader: DataLoader):
         epochs, updates_per_epoch, examples, _, *rest = super().set_initial_training_values(args, dataloader)
         samples = examples * rest[-1] / updates_per_epoch  # not per_device_train_batch_size times updates
@@ -103,6 +112,8 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         inputs = {**inputs, "label_smoothing": self.args.label_smoothing_factor}
+        if self.args.r_drop and model.training:
+            inputs = {**twice(inputs), "loss_function": partial(r_drop_loss, self.args.r_drop)}
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
         self._nll += outputs["nll"].detach()  # a share of the update's: pieces and processes add up
         return (loss, outputs) if return_outputs else loss

@@ -22,10 +22,10 @@ def make_pairs(count: int = 120, seed: int = 0) -> Dataset:
     )
 
 
-def make_model(dropout: float = 0.0, seed: int = 0) -> VanillaForConditionalGeneration:
+def make_model(dropout: float = 0.0, seed: int = 0, vocab_size: int = VOCAB) -> VanillaForConditionalGeneration:
     torch.manual_seed(seed)
     config = VanillaConfig(
-        vocab_size=VOCAB,
+        vocab_size=vocab_size,
         d_model=16,
         encoder_layers=1,
         decoder_layers=1,

@@ -41,3 +41,16 @@ def test_without_warm_up_the_rate_starts_at_its_peak():
 def test_peak_without_warm_up_is_refused():
     with pytest.raises(ValueError, match=r"warmup_steps=0.*learning_rate"):
         noam_peak(512, 0)
+
+
+@pytest.mark.parametrize(("peak", "warmup", "initial"), [(5e-3, 2000, 1e-7), (5e-4, 10, 1e-5), (1e-3, 0, 0.0)])
+def test_fairseqs_warm_up(peak, warmup, initial):
+    """With n updates done: init + n (peak - init) / warmup, then peak sqrt(warmup) / sqrt(n)."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
+    scheduler = inverse_sqrt_schedule(optimizer, warmup, initial / peak)
+    for done in range(3 * warmup + 10):
+        rate = peak * max(warmup, 1) ** 0.5 * done**-0.5 if done >= max(warmup, 1) else None
+        expected = initial + done * (peak - initial) / max(warmup, 1) if rate is None else rate
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(expected, rel=1e-9)
+        optimizer.step()
+        scheduler.step()

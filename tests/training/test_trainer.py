@@ -4,10 +4,13 @@ import math
 
 import pytest
 import torch
+from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerFast, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_pt_utils import LabelSmoother
 
+from modeling_vanilla.data import train_tokenizer
 from modeling_vanilla.training import VanillaTrainer, VanillaTrainingArguments
+from tests.fixtures import corpus
 
 from .conftest import make_model, make_pairs
 
@@ -253,6 +256,47 @@ def test_a_resumed_run_equals_the_undisturbed_one(tmp_path, pairs, stop):
     ]
     for name, value in weights(whole.model).items():
         assert torch.equal(weights(resumed.model)[name], value), name
+
+
+@pytest.fixture(scope="module")
+def text_pairs():
+    """A tokenizer, and pairs of what it makes of short texts."""
+    texts = corpus(0, 2700, 30)
+    tokenizer = train_tokenizer([text for pair in texts for text in pair], vocab_size=380)
+    sources, targets = (tokenizer(list(side)).input_ids for side in zip(*texts, strict=True))
+    return tokenizer, Dataset.from_dict({"input_ids": sources, "labels": targets})
+
+
+def test_a_run_with_bpe_dropout_and_r_drop_resumes_where_it_was(tmp_path, text_pairs):
+    tokenizer, pairs = text_pairs
+    settings = {
+        "max_steps": 9, "save_strategy": "steps", "save_steps": 5, "max_tokens": 400, "bpe_dropout": 0.3, "r_drop": 1.0,
+    }  # fmt: skip
+    runs = []
+    for workers, checkpoint in ((0, None), (1, "0/checkpoint-5")):
+        args = arguments(tmp_path / str(workers), dataloader_num_workers=workers, **settings)
+        model = make_model(0.1, vocab_size=380)
+        trainer = VanillaTrainer(model, args, train_dataset=pairs, processing_class=tokenizer)
+        trainer.train(resume_from_checkpoint=checkpoint and str(tmp_path / checkpoint))
+        runs.append((losses(trainer), weights(trainer.model)))
+    assert runs[0][0] == runs[1][0]
+    for name, value in runs[0][1].items():
+        assert torch.equal(runs[1][1][name], value), name
+
+
+def test_bpe_dropout_is_for_training_alone(tmp_path, text_pairs):
+    tokenizer, pairs = text_pairs
+    trainer = VanillaTrainer(
+        make_model(), arguments(tmp_path, bpe_dropout=0.5, max_tokens=400), train_dataset=pairs, eval_dataset=pairs,
+        processing_class=tokenizer,
+    )  # fmt: skip
+    plain = sorted(map(str, pairs["labels"]))
+
+    def labels(loader) -> list[str]:
+        return sorted(str([i for i in row if i != -100]) for batch in loader for row in batch["labels"].tolist())
+
+    assert labels(trainer.get_eval_dataloader()) == plain
+    assert labels(trainer.get_train_dataloader()) != plain
 
 
 def test_best_model_is_loaded_at_the_end_without_a_warning(tmp_path, pairs, caplog):

@@ -1,0 +1,139 @@
+"""The mean of several checkpoints' weights (section 6.1: "averaging the last 5 checkpoints")."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from huggingface_hub import save_torch_state_dict
+from safetensors import SafetensorError, safe_open
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+from modeling_vanilla.training.arguments import VanillaTrainingArguments
+from modeling_vanilla.training.output import complete_checkpoints
+
+STATE = "trainer_state.json"
+BESIDE_WEIGHTS = ("config.json", "generation_config.json", "tokenizer*", "preprocessor_config.json")
+
+
+def average_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
+    """
+    The mean of the weights that several folders hold, summed in float64, in the precision that they are saved in.
+
+    A matrix that several modules share is saved, and averaged, once. One tensor at a time is read of each folder.
+
+    Raises:
+        ValueError: for less than one folder, one without safetensors, or folders of different models.
+    """
+    if not folders:
+        raise ValueError("no checkpoints to average")
+    with ExitStack() as stack:
+        models = [_open(Path(folder), stack) for folder in folders]
+        first = models[0]
+        for folder, model in zip(folders[1:], models[1:], strict=True):
+            if different := sorted(first.keys() ^ model.keys()):
+                raise ValueError(f"{folder}: another model than {folders[0]}: only one of them has {different[0]}")
+        average = {}
+        for name, file in first.items():
+            total = torch.zeros(file.get_slice(name).get_shape(), dtype=torch.float64)
+            for folder, model in zip(folders, models, strict=True):
+                weight = model[name].get_tensor(name)
+                if weight.shape != total.shape:
+                    raise ValueError(
+                        f"{folder}: another model than {folders[0]}: {name} is {tuple(weight.shape)}, not "
+                        f"{tuple(total.shape)}"
+                    )
+                total += weight
+            average[name] = (total / len(models)).to(weight.dtype)
+    return average
+
+
+def _open(folder: Path, stack: ExitStack) -> dict[str, safe_open]:
+    """Each weight's name, and the file that holds it."""
+    index = folder / SAFE_WEIGHTS_INDEX_NAME
+    try:
+        names = [SAFE_WEIGHTS_NAME]
+        if index.is_file():
+            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        if any(Path(name).name != name for name in names):
+            raise ValueError(f"{index}: names a file outside its folder")
+        files = [stack.enter_context(safe_open(str(folder / name), "pt")) for name in names]
+    except (OSError, SafetensorError, KeyError, AttributeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{folder}: no model in safetensors there: {error}") from error
+    return {name: file for file in files for name in file.keys()}  # noqa: SIM118
+
+
+def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> None:
+    """
+    Writes the averaged model, with what stands beside the last one's weights (or in the folder above a checkpoint).
+
+    Raises:
+        ValueError: as in `average_weights`; when the output folder isn't empty.
+    """
+    output, last = Path(output), Path(folders[-1])
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ValueError(f"{output}: exists, and isn't an empty folder: choose another")
+    average = average_weights(folders)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        save_torch_state_dict(average, output, metadata={"format": "pt"})
+        for place in (last.parent, last) if last.name.startswith("checkpoint-") else (last,):
+            for file in (file for pattern in BESIDE_WEIGHTS for file in place.glob(pattern)):
+                shutil.copyfile(file, output / file.name)
+    except OSError as error:
+        raise ValueError(f"{output}: can't be written: {error.strerror}") from error
+
+
+def last_checkpoints(folder: str | Path, count: int) -> list[Path]:
+    """The newest `count` complete checkpoints of a run, the oldest first."""
+    return _enough(complete_checkpoints(Path(folder)), count, folder)[-count:]
+
+
+def best_checkpoints(
+    folder: str | Path, count: int | None, metric: str | None, greater_is_better: bool | None
+) -> list[Path]:
+    """The `count` (None: all) complete checkpoints with the best validation `metric` at their update, best first."""
+    checkpoints = complete_checkpoints(Path(folder))
+    values: dict[int, float] = {}
+    if checkpoints:
+        history = json.loads((checkpoints[-1] / STATE).read_text(encoding="utf-8"))["log_history"]
+        values = metric_by_step(history, metric)
+    scored = [path for path in checkpoints if step_of(path) in values]
+    scored.sort(key=lambda path: (values[step_of(path)] * (-1 if greater_is_better else 1), -step_of(path)))
+    return scored if count is None else _enough(scored, count, folder, f" that were scored by {metric}")[:count]
+
+
+def keep_best(folder: Path, args: VanillaTrainingArguments) -> None:
+    """Removes a run's checkpoints but the newest and the `args.keep_best` best."""
+    by_metric = best_checkpoints(folder, None, args.metric_for_best_model, args.greater_is_better)
+    newest = complete_checkpoints(folder)[-1:]
+    for path in by_metric[args.keep_best :]:
+        if path not in newest:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def metric_by_step(history: Sequence[dict], metric: str | None) -> dict[int, float]:
+    """What a trainer's log says of a validation metric, with or without its prefix, at each update."""
+    key = f"eval_{(metric or 'nll').removeprefix('eval_')}"
+    return {entry["step"]: entry[key] for entry in history if key in entry}
+
+
+def step_of(checkpoint: Path) -> int:
+    """The update that a `checkpoint-N` was written after."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def _enough(checkpoints: list[Path], count: int, folder: str | Path, which: str = "") -> list[Path]:
+    if count < 1:
+        raise ValueError(f"{count} checkpoints can't be averaged: give at least 1")
+    if len(checkpoints) < count:
+        raise ValueError(
+            f"{folder}: holds {len(checkpoints)} complete checkpoints{which}, not {count}: average fewer, or keep "
+            "more of them (save_total_limit, keep_best)"
+        )
+    return checkpoints
+
+
+__all__ = ["average_checkpoints", "average_weights", "best_checkpoints", "keep_best", "last_checkpoints"]

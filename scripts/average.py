@@ -1,0 +1,45 @@
+"""`vanilla average FOLDER ... --output FOLDER`: one model with the mean of several checkpoints' weights."""
+
+import sys
+from collections.abc import Sequence
+
+from modeling_vanilla.scripts.common import Parser, run_verb
+
+
+def parser() -> Parser:
+    parser = Parser(
+        "average", "Averages the weights of checkpoints (section 6.1) in float64 and writes a model folder."
+    )
+    parser.add_argument("folders", nargs="+", help="the checkpoints or models; with --last or --best the run's folder")
+    parser.add_argument("--output", required=True, help="where to write; a new or an empty folder")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--last", type=int, help="take the run's last so many checkpoints")
+    which.add_argument("--best", type=int, help="take its best so many by --metric")
+    parser.add_argument("--metric", default="nll", help="of the validation set: nll, bleu, chrf ...")
+    return parser
+
+
+def main(argv: Sequence[str]) -> None:
+    args = parser().parse_args(argv)
+
+    from modeling_vanilla.training.arguments import greater_is_better
+    from modeling_vanilla.training.averaging import average_checkpoints, best_checkpoints, last_checkpoints
+
+    folders = args.folders
+    if args.last is not None or args.best is not None:
+        if len(folders) > 1:
+            raise ValueError("--last and --best choose among one run's checkpoints: give its folder alone")
+        if args.last is not None:
+            folders = last_checkpoints(folders[0], args.last)
+        else:
+            folders = best_checkpoints(folders[0], args.best, args.metric, greater_is_better(args.metric))
+    average_checkpoints(folders, args.output)
+    print(f"{args.output}: the mean of {', '.join(map(str, folders))}", file=sys.stderr)
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    return run_verb("average", main, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(run())
