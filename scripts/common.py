@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 USER_ERROR, INTERRUPTED = 2, 130
 
@@ -26,6 +26,33 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message} (see {self.prog} --help)")
+
+
+def add_decoding_arguments(parser: Parser) -> None:
+    """What every verb that translates can be told of how."""
+    parser.add_argument("--num_beams", type=int, help="1 is greedy search; by default the model's own")
+    parser.add_argument("--length_penalty", type=float, help="alpha; by default the model's own")
+    parser.add_argument(
+        "--length_penalty_type", choices=("power", "paper"),
+        help="scores of n tokens are divided by n^alpha (power, fairseq's) or ((5 + n) / 6)^alpha (paper)",
+    )  # fmt: skip
+    parser.add_argument("--max_len_a", type=float, default=1.0, help="at most a times the source's tokens ...")
+    parser.add_argument("--max_len_b", type=int, default=50, help="... and b more")
+    parser.add_argument(
+        "--early_stopping", choices=("true", "false", "never"),
+        help="end a search with as many translations as beams (true), when a better one is unlikely (false), or when "
+        "none can come (never); by default the model's own",
+    )  # fmt: skip
+    parser.add_argument("--ensemble", nargs="+", default=[], metavar="MODEL", help="other models, averaged with it")
+
+
+def decoding_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The same as keyword arguments of `Translator.translate`."""
+    names = ("num_beams", "length_penalty", "length_penalty_type", "max_len_a", "max_len_b")
+    settings = {name: getattr(args, name) for name in names}
+    if args.early_stopping is not None:
+        settings["early_stopping"] = {"true": True, "false": False}.get(args.early_stopping, args.early_stopping)
+    return settings
 
 
 def hide_progress_bars() -> None:

@@ -1,25 +1,47 @@
-"""`vanilla evaluate MODEL --source FILE --target FILE`: translates and scores."""
+"""`vanilla evaluate SYSTEM ... --source FILE --target FILE`: translates and scores, and compares systems."""
 
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from modeling_vanilla.scripts.common import Parser, hide_progress_bars, make_folder, run_verb
+from modeling_vanilla.scripts.common import (
+    Parser,
+    add_decoding_arguments,
+    decoding_settings,
+    hide_progress_bars,
+    make_folder,
+    run_verb,
+)
 
 
 def parser() -> Parser:
-    parser = Parser("evaluate", "Translates a test set and scores it: BLEU and chrF by sacreBLEU.")
-    parser.add_argument("model", help="a folder that `vanilla train` wrote, or a repository's id on the Hub")
+    parser = Parser(
+        "evaluate",
+        "Translates a test set and scores it by sacreBLEU; several systems are compared with the first by paired "
+        "bootstrap and approximate randomisation.",
+    )
+    parser.add_argument(
+        "systems", nargs="+", metavar="SYSTEM",
+        help="a folder that `vanilla train` wrote, a repository's id on the Hub, or a file of finished translations",
+    )  # fmt: skip
     parser.add_argument("--source", required=True, help="the source, a sentence a line (.gz, .xz and .zst too)")
     parser.add_argument("--target", required=True, help="the reference, line by line")
     parser.add_argument("--json", action="store_true", help="print JSON in the place of text")
+    parser.add_argument(
+        "--measures", nargs="+", default=["bleu", "chrf"],
+        help="bleu, chrf, ter; bleu_tok_lc of tokenised, lower-cased text, bleu_compound as in the paper",
+    )  # fmt: skip
     parser.add_argument("--tokenize", default="13a", help="sacreBLEU's tokenizer: 13a, intl, zh, char, none ...")
     parser.add_argument("--lowercase", action="store_true", help="compare without case")
     parser.add_argument("--bootstrap", type=int, default=1000, help="resamplings for the 95 %% interval; 0 for none")
-    parser.add_argument("--num_beams", type=int, help="by default the model's own")
-    parser.add_argument("--length_penalty", type=float, help="by default the model's own")
-    parser.add_argument("--output", help="write the translations there")
+    parser.add_argument("--trials", type=int, default=10_000, help="of approximate randomisation, between systems")
+    add_decoding_arguments(parser)
+    parser.add_argument("--output", help="write the translations there; of several systems, a folder with a file each")
+    parser.add_argument(
+        "--save", action="store_true", help="add the figures to the model folder's results.json and to its card"
+    )
     parser.add_argument("--device", help="cpu, cuda ...; by default a GPU where there is one")
     return parser
 
@@ -28,37 +50,81 @@ def main(argv: Sequence[str]) -> None:
     args = parser().parse_args(argv)
 
     from modeling_vanilla.data.text_files import read_parallel
-    from modeling_vanilla.decoding.translator import Translator, as_line
-    from modeling_vanilla.evaluation.metrics import corpus_scores
+    from modeling_vanilla.decoding.translator import as_line
+    from modeling_vanilla.evaluation.metrics import compare_systems, corpus_scores, measure
+    from modeling_vanilla.training.output import save_results
 
+    for name in args.measures:
+        measure(name, tokenize=args.tokenize)  # a mistake there is known before hours of translating
     pairs = list(read_parallel(Path(args.source), Path(args.target), strict=True))
     if not pairs:
         raise ValueError(f"{args.source}: empty, so there is nothing to score")
+    names = system_names(args.systems)
+    single = len(names) == 1
+    if args.save and not all(Path(system).is_dir() for system in args.systems):
+        raise ValueError("--save: the figures are kept in the model's own folder, so every system must be one")
     if args.output:
-        make_folder(str(Path(args.output).parent))
+        make_folder(str(Path(args.output).parent) if single else args.output)
     sources, references = zip(*pairs, strict=True)
     hide_progress_bars()
-    translator = Translator.from_pretrained(args.model, device=args.device)
-    translations = translator.translate(
-        sources, num_beams=args.num_beams, length_penalty=args.length_penalty, progress=sys.stderr.isatty()
-    )
-    hypotheses = [translation.text for translation in translations]
-    if args.output:
-        Path(args.output).write_text("".join(f"{as_line(text)}\n" for text in hypotheses), encoding="utf-8")
-    scores = corpus_scores(
-        hypotheses, references, tokenize=args.tokenize, lowercase=args.lowercase, bootstrap=args.bootstrap
-    )
-    if args.json:
-        report = {
-            "model": args.model,
-            "source": args.source,
-            "target": args.target,
-            "sentences": len(pairs),
-            "results": [score.to_dict() for score in scores],
-        }
-        print(json.dumps(report, indent=2, ensure_ascii=False))
+    systems = {}
+    for name, system in zip(names, args.systems, strict=True):
+        systems[name] = hypotheses_of(system, sources, args)
+        if args.output:
+            file = Path(args.output) if single else Path(args.output) / f"{name}.txt"
+            file.write_text("".join(f"{as_line(text)}\n" for text in systems[name]), encoding="utf-8")
+    options = {name: getattr(args, name) for name in ("measures", "tokenize", "lowercase", "bootstrap")}
+    report: dict[str, Any] = {"source": args.source, "target": args.target, "sentences": len(pairs)}
+    if single:
+        results = {names[0]: corpus_scores(systems[names[0]], references, **options)}
+        report |= {"model": args.systems[0], "results": [score.to_dict() for score in results[names[0]]]}
+        text = "\n".join(map(str, results[names[0]]))
     else:
-        print("\n".join(map(str, scores)))
+        comparisons = compare_systems(systems, references, trials=args.trials, **options)
+        results = {name: [c.score for c in comparisons if c.system == name] for name in names}
+        report |= {"systems": args.systems, "comparisons": [comparison.to_dict() for comparison in comparisons]}
+        text = table(comparisons)
+    print(json.dumps(report, indent=2, ensure_ascii=False) if args.json else text)
+    if args.save:
+        for name, system in zip(names, args.systems, strict=True):
+            dataset = Path(args.source).name.split(".")[0]
+            save_results(Path(system), [{"dataset": dataset, **score.to_dict()} for score in results[name]])
+
+
+def system_names(systems: Sequence[str]) -> list[str]:
+    """Each system's last part, or all of it where that would be the same for two."""
+    short = [Path(system).name or system for system in systems]
+    names = short if len(set(short)) == len(short) else list(systems)
+    if len(set(names)) < len(names):
+        raise ValueError("the same system is given twice")
+    return [name.replace("/", "_") for name in names]
+
+
+def hypotheses_of(system: str, sources: Sequence[str], args: Any) -> list[str]:
+    """A file's lines, or a model's translations."""
+    from modeling_vanilla.data.text_files import read_lines
+    from modeling_vanilla.decoding.translator import Translator
+
+    if Path(system).is_file():
+        lines = list(read_lines(Path(system), strict=True))
+        if len(lines) != len(sources):
+            raise ValueError(f"{system}: has {len(lines)} lines, but {args.source} has {len(sources)}")
+        return lines
+    translator = Translator.from_pretrained(system, device=args.device, ensemble=args.ensemble)
+    translations = translator.translate(sources, **decoding_settings(args), progress=sys.stderr.isatty())
+    return [translation.text for translation in translations]
+
+
+def table(comparisons: Sequence[Any]) -> str:
+    """A row a system and measure, with the p-values of its difference from the first system."""
+    rows = [("system", "measure", "score", "p (bootstrap)", "p (randomisation)")]
+    for c in comparisons:
+        p_values = ("" if p is None else f"{p:.4f}" for p in (c.p_bootstrap, c.p_randomization))
+        rows.append((c.system, c.score.name, f"{c.score.value:.2f} ± {c.score.interval:.2f}", *p_values))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    signatures = dict.fromkeys(f"{c.score.name}: {c.score.signature}" for c in comparisons)
+    return "\n".join([*lines, "", *signatures])
 
 
 def run(argv: Sequence[str] | None = None) -> int:

@@ -9,6 +9,8 @@ VERBS = {
     "train": "train a translation model from parallel text, as a recipe says",
     "translate": "translate a file or standard input, a sentence a line",
     "evaluate": "score a model on a test set: BLEU and chrF with signatures and intervals",
+    "score": "print the log-probability of given translations",
+    "attention": "draw what a translation looks at in its source",
     "average": "average the weights of several checkpoints",
     "convert": "write a trained model in another engine's format",
     "tokenizer": "train a tokenizer alone",

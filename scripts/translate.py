@@ -4,17 +4,28 @@ import os
 import select
 import sys
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
 
-from modeling_vanilla.scripts.common import Parser, hide_progress_bars, run_verb
+from modeling_vanilla.scripts.common import (
+    Parser,
+    add_decoding_arguments,
+    decoding_settings,
+    hide_progress_bars,
+    run_verb,
+)
 
 
 def parser() -> Parser:
     parser = Parser("translate", "Translates a file or standard input, a sentence a line, in order, as a stream.")
     parser.add_argument("model", help="a folder that `vanilla train` wrote, or a repository's id on the Hub")
     parser.add_argument("file", nargs="?", help="UTF-8 text, a sentence a line; without it, standard input")
-    parser.add_argument("--num_beams", type=int, help="1 is greedy search; by default the model's own")
-    parser.add_argument("--length_penalty", type=float, help="exponent of the length; by default the model's own")
+    add_decoding_arguments(parser)
+    parser.add_argument("--prefixes", metavar="FILE", help="what each translation begins with, line by line")
+    parser.add_argument("--glossary", metavar="FILE", help="prescribed terms: TERM TAB TRANSLATION a line")
+    parser.add_argument("--alignments", metavar="FILE", help="write there which words were made of which: 0-0 1-2 ...")
     parser.add_argument("--n_best", type=int, default=1, help="hypotheses a line, each as SCORE TAB TEXT when above 1")
     parser.add_argument("--scores", action="store_true", help="print SCORE TAB TEXT")
     parser.add_argument("--on_too_long", choices=("split", "refuse"), default="split", help="for lines over the limit")
@@ -61,6 +72,26 @@ def decode(line: bytes, where: str, number: int) -> str:
         ) from error
 
 
+def next_lines(lines: Iterator[str] | None, count: int, where: str) -> list[str] | None:
+    """The next lines of a file that goes beside the input."""
+    if lines is None:
+        return None
+    block = list(islice(lines, count))
+    if len(block) < count:
+        raise ValueError(f"{where}: has fewer lines than there are sentences")
+    return block
+
+
+def open_output(name: str | None) -> Any:
+    """A file to write beside the output, in a `with`; nothing where none is asked for."""
+    if name is None:
+        return nullcontext()
+    try:
+        return open(name, "w", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{name}: can't be written: {error.strerror}") from error
+
+
 def main(argv: Sequence[str]) -> None:
     args = parser().parse_args(argv)
     if args.buffer < 1:
@@ -71,17 +102,27 @@ def main(argv: Sequence[str]) -> None:
     except OSError as error:
         raise ValueError(f"{where}: can't be read: {error.strerror}") from error
 
+    from modeling_vanilla.data.text_files import read_lines
+    from modeling_vanilla.decoding.alignment import pharaoh
+    from modeling_vanilla.decoding.glossary import Glossary
     from modeling_vanilla.decoding.translator import Translator, as_line
 
     hide_progress_bars()
-    translator = Translator.from_pretrained(args.model, device=args.device, dtype=args.dtype, engine=args.engine)
-    with stream:
+    glossary = Glossary.read(args.glossary) if args.glossary else None
+    prefixes = read_lines(Path(args.prefixes), strict=True) if args.prefixes else None
+    if args.alignments and args.engine != "vanilla":
+        raise ValueError(f"--alignments: --engine {args.engine} keeps no attention; use vanilla")
+    translator = Translator.from_pretrained(
+        args.model, device=args.device, dtype=args.dtype, engine=args.engine, ensemble=args.ensemble
+    )
+    with stream, open_output(args.alignments) as alignments:
         for lines in line_blocks(stream, args.buffer, where):
             translations = translator.translate(
                 lines,
-                num_beams=args.num_beams,
+                **decoding_settings(args),
                 n_best=args.n_best,
-                length_penalty=args.length_penalty,
+                prefixes=next_lines(prefixes, len(lines), args.prefixes),
+                glossary=glossary,
                 max_tokens=args.max_tokens,
                 on_too_long=args.on_too_long,
                 progress=sys.stderr.isatty() and not sys.stdout.isatty(),
@@ -92,6 +133,12 @@ def main(argv: Sequence[str]) -> None:
                 else:
                     sys.stdout.write(as_line(translation.text) + "\n")
             sys.stdout.flush()
+            if alignments:
+                for alignment in translator.align(lines, [t.text for t in translations], max_tokens=args.max_tokens):
+                    alignments.write(pharaoh(alignment) + "\n")
+                alignments.flush()
+    if prefixes is not None and next(prefixes, None) is not None:
+        raise ValueError(f"{args.prefixes}: has more lines than there are sentences")
 
 
 def run(argv: Sequence[str] | None = None) -> int:

@@ -1,5 +1,6 @@
 """From a checkpoint to text."""
 
-from modeling_vanilla.decoding.translator import Translation, Translator
+from modeling_vanilla.decoding.glossary import Glossary
+from modeling_vanilla.decoding.translator import Scored, Translation, Translator
 
-__all__ = ["Translation", "Translator"]
+__all__ = ["Glossary", "Scored", "Translation", "Translator"]

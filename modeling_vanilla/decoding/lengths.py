@@ -3,17 +3,32 @@
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from transformers import LogitsProcessor
 
 SENTENCE_ENDS = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？；])\s*")
+LENGTH_PENALTIES = ("power", "paper")
 WORD_ENDS = re.compile(r"\s+|(?<=[，、：])")
 
 
-def max_new_tokens(source_length: int) -> int:
-    """The paper's limit (section 6.1): 50 tokens more than the source has."""
-    return source_length + 50
+def max_new_tokens(source_length: int, a: float = 1.0, b: int = 50) -> int:
+    """The most tokens of a translation: a · source + b, as a rule the paper's 50 more (section 6.1); at least 1."""
+    return max(1, int(a * source_length + b))
+
+
+def length_divisor(length: Any, alpha: float, kind: str = "power") -> Any:
+    """
+    What a hypothesis's log-probability is divided by, for its length in tokens (the end included).
+
+    Args:
+        kind: "power" is n^α (fairseq's, the library's); "paper" is ((5 + n) / 6)^α (Wu et al. 2016, section 7, which
+            the paper takes with α = 0.6).
+    """
+    if kind not in LENGTH_PENALTIES:
+        raise ValueError(f"length_penalty_type={kind!r}: must be one of {', '.join(LENGTH_PENALTIES)}")
+    return (length if kind == "power" else (5 + length) / 6) ** alpha
 
 
 class MaxLengthPerSource(LogitsProcessor):
@@ -21,14 +36,13 @@ class MaxLengthPerSource(LogitsProcessor):
     Ends each translation at its own source's limit, so that it does not depend on the sentences it is batched with.
 
     Args:
-        source_lengths: tokens of each source, `(B)`.
+        limits: the most new tokens of each source's translation, `(B)`.
         rows_per_source: rows that `generate()` makes of each: its beams, or its samples.
         eos_token_id: the token that is forced once the limit is reached.
     """
 
-    def __init__(self, source_lengths: Sequence[int], rows_per_source: int, eos_token_id: int, device: torch.device):
-        limits = [max_new_tokens(length) for length in source_lengths for _ in range(rows_per_source)]
-        self.limits = torch.tensor(limits, device=device)  # (B * rows_per_source)
+    def __init__(self, limits: Sequence[int], rows_per_source: int, eos_token_id: int, device: torch.device):
+        self.limits = torch.tensor(limits, device=device).repeat_interleave(rows_per_source)  # (B * rows_per_source)
         self.first = min(limits)
         self.eos_token_id = eos_token_id
 
@@ -89,4 +103,4 @@ def join_pieces(pieces: Sequence[str]) -> str:
     return text
 
 
-__all__ = ["MaxLengthPerSource", "join_pieces", "max_new_tokens", "split_text"]
+__all__ = ["LENGTH_PENALTIES", "MaxLengthPerSource", "join_pieces", "length_divisor", "max_new_tokens", "split_text"]

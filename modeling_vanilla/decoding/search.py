@@ -4,7 +4,8 @@ Greedy and beam search from which finished sentences depart, for `generate(custo
 Shapes: `B` sentences still searched, `K` beams, `C` candidates a sentence, `V` vocabulary, `L` tokens.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -21,10 +22,47 @@ from transformers.generation import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from modeling_vanilla.decoding.cache import RoomyLayer
+from modeling_vanilla.decoding.constraints import NEVER, Constraints
+from modeling_vanilla.decoding.lengths import length_divisor
 from modeling_vanilla.decoding.packing import packed
 
 SEARCH_NEEDS = {"encoder_outputs", "attention_mask", "cache", "use_cache"}  # of what generate() hands on
-NEVER = -1e9  # the score of what can't be chosen, as in the library's search
+
+
+class Member:
+    """
+    A model that scores the next token.
+
+    Args:
+        source, mask: what its encoder gave, `(B, S, D)`, and which of it are tokens, `(B, S)`.
+        cache: a new one.
+    """
+
+    def __init__(self, model: PreTrainedModel, source: torch.Tensor, mask: torch.Tensor | None, cache: Any = None):
+        self.decoder, self.head, self.source, self.mask = model.get_decoder(), model.lm_head, source, mask
+        self.cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if cache is None else cache
+        self.cache.self_attention_cache.layers = [RoomyLayer() for _ in self.decoder.layers]
+
+    def __call__(self, new_ids: torch.Tensor) -> torch.Tensor:
+        """Logits `(B * K, V)` in float32 of what follows the tokens so far and `new_ids` `(B * K, T)`."""
+        states = self.decoder(
+            new_ids,
+            encoder_hidden_states=self.source,
+            encoder_attention_mask=self.mask,
+            cache=self.cache,
+            use_cache=True,
+        )
+        return self.head(states.last_hidden_state[:, -1]).float()
+
+    def keep(self, sentences: torch.Tensor) -> None:
+        """Goes on with these sentences alone."""
+        self.source = self.source[sentences]
+        self.mask = None if self.mask is None else self.mask[sentences]
+        self.cache.cross_attention_cache.reorder_cache(sentences)
+
+    def reorder(self, rows: torch.Tensor) -> None:
+        """Goes on from these rows of the last step."""
+        self.cache.self_attention_cache.reorder_cache(rows)
 
 
 def search(
@@ -34,15 +72,22 @@ def search(
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     limits: torch.Tensor | None = None,
+    ensemble: Sequence[Member] = (),
+    prefixes: torch.Tensor | None = None,
+    constraints: Constraints | None = None,
     **model_kwargs: Any,
 ) -> GenerateBeamEncoderDecoderOutput:
     """
     The library's beam search, sentence by sentence the same: `early_stopping`, `length_penalty`, processors and
     criteria mean what they mean there. With one beam it is greedy search. A sentence leaves the batch when nothing can
-    improve its result, so that the last ones don't hold up all.
+    improve its result, so that the last ones don't hold up all. What the library doesn't have: the paper's length
+    penalty (`generation_config.length_penalty_type="paper"`), and the arguments here.
 
     Args:
         limits: `(B)`, the most new tokens of each sentence, the last of which is its end.
+        ensemble: other models; the mean of all models' probabilities is what is searched by.
+        prefixes: `(B, P)`, what each translation begins with, filled with -100.
+        constraints: what each translation must contain.
         others: what `generate()` hands to a decoding function.
 
     Returns:
@@ -52,6 +97,7 @@ def search(
     config, K, start, device = generation_config, generation_config.num_beams, input_ids.shape[1], input_ids.device
     alpha, early, max_length = config.length_penalty, config.early_stopping, config.max_length
     alpha = 1.0 if alpha is None else alpha
+    kind = getattr(config, "length_penalty_type", "power")
     ends, B = config._eos_token_tensor, len(input_ids) // K
     C = 1 if K == 1 else K * max(2, 1 + (0 if ends is None else len(ends)))  # enough to go on if K of them end
     criteria = StoppingCriteriaList(
@@ -61,9 +107,9 @@ def search(
     limits = torch.full((B,), max_length - start, device=device) if limits is None else limits.to(device)
 
     source, mask = model_kwargs["encoder_outputs"].last_hidden_state, model_kwargs.get("attention_mask")
-    needs_scores = K > 1 or config.return_dict_in_generate
-    decoder, cache, fill = model.get_decoder(), model_kwargs["cache"], config._pad_token_tensor
-    tokens = input_ids.new_full((B, K, max_length), 0 if fill is None else int(fill))  # of running beams
+    members = [Member(model, source, mask, model_kwargs["cache"]), *ensemble]
+    fill = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
+    tokens = input_ids.new_full((B, K, max_length), fill)  # of running beams
     tokens[:, :, :start] = input_ids.view(B, K, start)
     scores = torch.zeros(B, K, device=device)
     scores[:, 1:] = NEVER  # at first all beams are one
@@ -71,27 +117,33 @@ def search(
     results, result_scores = tokens.clone(), ended_scores.clone()
     sentences = torch.arange(B, device=device)  # those still searched
     new_ids = input_ids
-    cache.self_attention_cache.layers = [RoomyLayer() for _ in decoder.layers]
     for length in range(start, max_length):
-        states = decoder(
-            new_ids, encoder_hidden_states=source, encoder_attention_mask=mask, cache=cache, use_cache=True
-        )
-        logits = model.lm_head(states.last_hidden_state[:, -1]).float()  # (B * K, V)
-        if logits_processor and K > 1:
-            values, ids = largest(logits_processor(tokens[:, :, :length].flatten(0, 1), logits.log_softmax(-1)), C)
-        else:
-            normaliser = logits.logsumexp(-1, keepdim=True) if needs_scores else 0.0
-            if logits_processor:  # which greedy search hands logits
-                logits = logits_processor(tokens[:, 0, :length], logits)
-            values, ids = largest(logits, C)
-            values = values - normaliser
+        step = length - start  # new tokens before this one
+        logits, normaliser = members[0](new_ids), None  # (B * K, V)
+        is_forced = prefixes is not None and step < prefixes.shape[1]
+        if len(members) > 1:
+            logits = mean_of_probabilities([logits, *(member(new_ids) for member in members[1:])])
+        elif is_forced or constraints is not None or (logits_processor and K > 1):  # as the library has it with beams
+            logits = logits.log_softmax(-1)
+        elif K > 1 or config.return_dict_in_generate:  # else nobody asks for scores
+            normaliser = logits.logsumexp(-1, keepdim=True)
+        if prefixes is not None and is_forced:
+            logits = follow(prefixes[sentences, step], logits)
+        if logits_processor:
+            logits = logits_processor(tokens[:, :, :length].flatten(0, 1), logits)
+        values, ids = largest(logits, C)
+        values = values if normaliser is None else values - normaliser
         values, ids = values.view(B, K, -1) + scores[:, :, None], ids.view(B, K, -1)  # (B, K, C)
-        if length - start + 1 >= first_limit and ends is not None:
-            over = length - start + 1 >= limits
+        over = torch.zeros(B, dtype=torch.bool, device=device)
+        if step + 1 >= first_limit and ends is not None:
+            over = step + 1 >= limits
             values[over], ids[over] = -torch.inf, ends[0]
             values[over, :, 0] = scores[over]
         values, chosen = values.flatten(1).topk(C)  # (B, C)
         beams, ids = chosen // ids.shape[2], ids.flatten(1).gather(1, chosen)
+        if constraints is not None:
+            is_last = length + 1 >= max_length
+            constraints.choose(sentences, logits.view(B, K, -1), scores, values, beams, ids, over, is_last)
         candidates = tokens.gather(1, beams[:, :, None].expand(-1, -1, max_length))  # (B, C, L)
         candidates[:, :, length] = ids
 
@@ -101,16 +153,19 @@ def search(
         if criteria:
             stops |= criteria(candidates[:, :, : length + 1].flatten(0, 1), None).view(B, C)
         # Of those that end, the first K may be results; of those that don't, the best K go on.
-        new_scores = (values / (length + 1 - start) ** alpha).masked_fill(~stops, NEVER)[:, :K]
+        new_scores = (values / length_divisor(step + 1, alpha, kind)).masked_fill(~stops, NEVER)[:, :K]
         ended_scores, order = torch.cat((ended_scores, new_scores), 1).topk(K)
         ended = torch.cat((ended, candidates[:, :K]), 1).gather(1, order[:, :, None].expand(-1, -1, max_length))
         scores, order = values.masked_fill(stops, NEVER).topk(K)
         tokens = candidates.gather(1, order[:, :, None].expand(-1, -1, max_length))
         rows = beams.gather(1, order) + K * torch.arange(B, device=device)[:, None]  # (B, K)
+        if constraints is not None:
+            constraints.go_on(sentences, order)
 
         has_all = (ended_scores > NEVER / 2).all(1)
-        lengths = limits if early == "never" and alpha > 0 else length + 1 - start
-        leaves = stops.all(1) | (has_all & (scores[:, 0] / lengths**alpha <= ended_scores[:, -1]))
+        lengths = limits if early == "never" and alpha > 0 else step + 1
+        reachable = scores[:, 0] / length_divisor(lengths, alpha, kind)
+        leaves = stops.all(1) | (has_all & (reachable <= ended_scores[:, -1]))
         if early is True or K == 1:
             leaves |= has_all
         if leaves.any():
@@ -118,20 +173,33 @@ def search(
             stays = (~leaves).nonzero()[:, 0]
             if not len(stays):
                 break
-            B, sentences, limits, source = len(stays), sentences[stays], limits[stays], source[stays]
+            B, sentences, limits = len(stays), sentences[stays], limits[stays]
             tokens, scores, rows, ended, ended_scores = (x[stays] for x in (tokens, scores, rows, ended, ended_scores))
-            mask = None if mask is None else mask[stays]
-            cache.cross_attention_cache.reorder_cache(stays)
+            for member in members:
+                member.keep(stays)
         if K > 1 or leaves.any():
-            cache.self_attention_cache.reorder_cache(rows.flatten())
+            for member in members:
+                member.reorder(rows.flatten())
         new_ids = tokens[:, :, length].reshape(-1, 1)
 
-    best = config.num_return_sequences
-    results = results[:, :best].flatten(0, 1)
-    longest = int((results != results.new_tensor(0 if fill is None else int(fill))).nonzero()[:, 1].max()) + 1
+    count = config.num_return_sequences
+    results = results[:, :count].flatten(0, 1)
+    longest = int((results != fill).nonzero()[:, 1].max()) + 1
     return GenerateBeamEncoderDecoderOutput(
-        sequences=results[:, : max(longest, start + 1)], sequences_scores=result_scores[:, :best].flatten()
+        sequences=results[:, : max(longest, start + 1)], sequences_scores=result_scores[:, :count].flatten()
     )
+
+
+def mean_of_probabilities(logits: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The logarithm of the mean of several models' probabilities, `(N, V)` each."""
+    return torch.stack([one.log_softmax(-1) for one in logits]).logsumexp(0) - math.log(len(logits))
+
+
+def follow(forced: torch.Tensor, log_probs: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities `(B * K, V)`, of which only that of its sentence's token in `forced` `(B)` is left, if any."""
+    forced = forced.repeat_interleave(len(log_probs) // len(forced))  # (B * K)
+    others = torch.arange(log_probs.shape[1], device=forced.device) != forced[:, None]
+    return log_probs.masked_fill(others & (forced[:, None] >= 0), -torch.inf)
 
 
 def largest(x: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -192,4 +260,4 @@ def is_plain_search(
     ))  # fmt: skip
 
 
-__all__ = ["largest", "search", "take_over"]
+__all__ = ["Member", "largest", "search", "take_over"]

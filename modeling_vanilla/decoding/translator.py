@@ -1,21 +1,34 @@
 """`Translator`: text in, text out."""
 
+import copy
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
 from modeling_vanilla.data.batching import TokenBatchSampler
-from modeling_vanilla.decoding.lengths import MaxLengthPerSource, join_pieces, max_new_tokens, split_text
+from modeling_vanilla.data.tokenizer import tokenizer_digest
+from modeling_vanilla.decoding.alignment import Alignment, align
+from modeling_vanilla.decoding.constraints import Constraints
+from modeling_vanilla.decoding.glossary import Glossary, phrase_ids
+from modeling_vanilla.decoding.lengths import (
+    MaxLengthPerSource,
+    join_pieces,
+    length_divisor,
+    max_new_tokens,
+    split_text,
+)
 from modeling_vanilla.decoding.packing import packed
 from modeling_vanilla.decoding.scoring import token_log_probs
-from modeling_vanilla.decoding.search import search
+from modeling_vanilla.decoding.search import Member, search
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,13 @@ class Translation:
     text: str
     score: float
     n_best: tuple[tuple[str, float], ...]
+
+
+class Scored(NamedTuple):
+    """The log-probability of a given translation, and of each of its tokens, the end token included, in nats."""
+
+    total: float
+    tokens: tuple[tuple[str, float], ...]
 
 
 def as_line(text: str) -> str:
@@ -61,9 +81,18 @@ class Translator:
         'Ein Mann fährt Fahrrad.'
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ensemble: Sequence[PreTrainedModel] = ()
+    ):
         self.model = model.eval()
         self.tokenizer = tokenizer
+        self.ensemble = [other.eval() for other in ensemble]  # searched by the mean of all models' probabilities
+        for other in self.ensemble:
+            if other.lm_head.out_features != model.lm_head.out_features:
+                raise ValueError(
+                    f"an ensemble needs one vocabulary: the models predict {model.lm_head.out_features:,} and "
+                    f"{other.lm_head.out_features:,} tokens"
+                )
         self.generation_config = model.generation_config
 
     @classmethod
@@ -74,6 +103,7 @@ class Translator:
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = "auto",
         engine: Literal["vanilla", "ctranslate2"] = "vanilla",
+        ensemble: Sequence[str | Path] = (),
         **kwargs: Any,
     ) -> "Translator":
         """
@@ -82,14 +112,18 @@ class Translator:
         Args:
             name_or_path: the folder, or the repository's id; for another engine, what `vanilla convert` wrote.
             engine: what runs the model; "ctranslate2" is an extra.
+            ensemble: other models of the same tokenizer, whose probabilities are averaged with this one's.
             device: None takes a GPU where there is one.
             dtype: of the weights; "auto" is the one that they were saved in.
             kwargs: for `AutoModelForSeq2SeqLM.from_pretrained` (`revision`, `token` ...).
 
         Raises:
-            ValueError: when there is no such folder, or no model in it; for an unknown dtype or device.
+            ValueError: when there is no such folder, or no model in it; for an unknown dtype or device; for an
+                ensemble of different tokenizers.
         """
         if engine == "ctranslate2":
+            if ensemble:
+                raise ValueError("engine='ctranslate2' knows no ensembles: use our own engine")
             from modeling_vanilla.interop.ctranslate2 import open_translator
 
             return open_translator(name_or_path, device, str(dtype).removeprefix("torch."))
@@ -97,20 +131,17 @@ class Translator:
             raise ValueError(f"engine={engine!r} is unknown: vanilla or ctranslate2")
         if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise ValueError(f"dtype={dtype!r} is unknown: float32, bfloat16, float16 or auto")
-        path = Path(name_or_path)
-        if path.is_dir() and not (path / "config.json").is_file():
-            raise ValueError(
-                f"{path}: no model there (config.json is missing); give a folder that `vanilla train` wrote"
-            )
-        try:
-            model = AutoModelForSeq2SeqLM.from_pretrained(name_or_path, dtype=dtype, **kwargs)
-            tokenizer = AutoTokenizer.from_pretrained(name_or_path, **kwargs)
-        except OSError as error:
-            raise ValueError(f"{name_or_path}: can't load a model from there: {str(error).splitlines()[0]}") from error
+        model, tokenizer = _load(name_or_path, dtype, **kwargs)
+        others = []
+        for name in ensemble:
+            other, its_tokenizer = _load(name, dtype, **kwargs)
+            if tokenizer_digest(its_tokenizer) != tokenizer_digest(tokenizer):
+                raise ValueError(f"{name}: has another tokenizer than {name_or_path}, so the two can't be an ensemble")
+            others.append(other)
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
-            return cls(model.to(device), tokenizer)
+            return cls(model.to(device), tokenizer, [other.to(device) for other in others])
         except (AssertionError, RuntimeError) as error:
             raise ValueError(f"device={str(device)!r}: can't be used: {str(error).splitlines()[0]}") from error
 
@@ -121,6 +152,11 @@ class Translator:
         num_beams: int | None = None,
         n_best: int = 1,
         length_penalty: float | None = None,
+        length_penalty_type: Literal["power", "paper"] | None = None,
+        max_len_a: float = 1.0,
+        max_len_b: int = 50,
+        prefixes: Sequence[str] | None = None,
+        glossary: Glossary | None = None,
         max_tokens: int = 8192,
         on_too_long: Literal["split", "refuse"] = "split",
         progress: bool | None = None,
@@ -134,12 +170,18 @@ class Translator:
             num_beams: 1 is greedy search. Default: the model's.
             n_best: hypotheses to return; at most `num_beams`, or any number with `do_sample`.
             length_penalty: exponent of the length in the score; larger favours longer. Default: the model's.
+            length_penalty_type: what the score is divided by for n tokens: "power" is n^α (fairseq's), "paper" is
+                ((5 + n) / 6)^α. Default: the model's, else "power".
+            max_len_a, max_len_b: a translation has at most a · (tokens of the source) + b tokens; the paper's limit.
+            prefixes: what each translation begins with, as many as texts; "" leaves it free.
+            glossary: terms whose prescribed translations the translations must contain.
             max_tokens: padded source positions times beams that a batch holds at most.
             on_too_long: what to do with a text of more tokens than the tokenizer's `model_max_length`, which is what
                 the model was trained on: "split" it after sentences (else words) and join the translations, or
                 "refuse" it.
             progress: show a progress bar; None does for more than 1,000 texts.
-            generate_kwargs: for the model's `generate()`.
+            generate_kwargs: for the model's `generate()`: `early_stopping="never"` searches until nothing better can
+                come, for instance.
 
         Raises:
             ValueError: for a text too long when told to refuse it, naming its number, length and the limit; for
@@ -157,22 +199,104 @@ class Translator:
             raise ValueError(f"num_beams={num_beams}: must be at least 1 (greedy search)")
         length_penalty = config.length_penalty if length_penalty is None else length_penalty
         length_penalty = 1.0 if length_penalty is None else length_penalty
+        kind: str = length_penalty_type or getattr(config, "length_penalty_type", None) or "power"
+        length_divisor(1, length_penalty, kind)
         if "num_return_sequences" in generate_kwargs:
             raise ValueError("num_return_sequences is called n_best here")
+        if prefixes is not None and len(prefixes) != len(texts):
+            raise ValueError(f"{len(prefixes)} prefixes for {len(texts)} texts: there must be as many")
         if n_best < 1 or (n_best > num_beams and not generate_kwargs.get("do_sample")):
             raise ValueError(f"n_best={n_best}: must be from 1 to num_beams={num_beams} (or any number with do_sample)")
         pieces = [self._pieces(number, text, on_too_long) for number, text in enumerate(texts, start=1)]
         flat = [piece for row in pieces for piece in row]
         sources = self.tokenizer(flat, verbose=False).input_ids if flat else []
-        hypotheses = self._translate_ids(
-            sources, num_beams, n_best, length_penalty, max_tokens, len(texts) > 1000 if progress is None else progress,
-            generate_kwargs,
-        )  # fmt: skip
+        how = Search(num_beams, n_best, length_penalty, kind, max_len_a, max_len_b, generate_kwargs)
+        if prefixes is not None:
+            of_pieces = [(prefix, *[""] * len(row))[: len(row)] for prefix, row in zip(prefixes, pieces, strict=True)]
+            how.prefixes = [self._prefix_ids(prefix) for row in of_pieces for prefix in row]
+        if glossary is not None:
+            how.phrases = [
+                [phrase_ids(text, self.tokenizer) for text in glossary.translations(piece)] for piece in flat
+            ]
+        if self._must_search(how) and not self._can_search(how):
+            raise ValueError(
+                "an ensemble, prefixes, a glossary and the paper's length penalty are not to be had with "
+                f"{', '.join(sorted(LEFT_TO_GENERATE & generate_kwargs.keys())) or 'sampling or a static cache'}"
+            )
+        if progress is None:
+            progress = len(texts) > 1000
+        hypotheses = self._translate_ids(sources, how, max_tokens, progress)
         results, position = [], 0
         for row in pieces:
             results.append(_join(hypotheses[position : position + len(row)]))
             position += len(row)
         return results
+
+    @torch.inference_mode()
+    def score(self, sources: Sequence[str], targets: Sequence[str], *, max_tokens: int = 8192) -> list[Scored]:
+        """
+        The log-probabilities (nats) of given translations, in order; their sum is minus the model's summed NLL.
+
+        Args:
+            sources, targets: as many of each.
+            max_tokens: padded positions a side that a batch holds at most.
+
+        Raises:
+            ValueError: when the two differ in number.
+        """
+        ids = self._pair_ids(sources, targets)
+        results: list[Scored] = [Scored(0.0, ())] * len(sources)
+        for indices in self._pair_batches(ids, max_tokens):
+            batch = [self.tokenizer.pad({"input_ids": [side[i] for i in indices]}, return_tensors="pt") for side in ids]
+            batch = [side.to(self.model.device) for side in batch]
+            labels = self._labels(batch[1]["input_ids"])
+            decoded = self.model.model(
+                **batch[0],
+                decoder_input_ids=self.model.prepare_decoder_input_ids_from_labels(labels),
+                use_cache=False,
+            )
+            head = self.model.lm_head
+            log_probs = token_log_probs(decoded.last_hidden_state, head.weight, labels, head.bias)
+            for row, index in zip(log_probs.tolist(), indices, strict=True):
+                tokens = self.tokenizer.convert_ids_to_tokens(ids[1][index])
+                pairs = tuple(zip(tokens, row[: len(tokens)], strict=True))
+                results[index] = Scored(sum(value for _, value in pairs), pairs)
+        return results
+
+    def align(
+        self, sources: Sequence[str], targets: Sequence[str], *, layer: int | None = None, max_tokens: int = 8192
+    ) -> list[Alignment]:
+        """
+        For each pair, (source word, target word) of every target word, counted from 0; `alignment.align` says how.
+
+        Raises:
+            ValueError: when the two differ in number, or there is no such decoder layer.
+        """
+        ids = self._pair_ids(sources, targets)
+        results: list[Alignment] = [()] * len(sources)
+        for indices in self._pair_batches(ids, max_tokens):
+            some_sources, some_targets = ([side[i] for i in indices] for side in (sources, targets))
+            found = align(self.model, self.tokenizer, some_sources, some_targets, layer)
+            for index, alignment in zip(indices, found, strict=True):
+                results[index] = alignment
+        return results
+
+    def _pair_ids(self, sources: Sequence[str], targets: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
+        if isinstance(sources, str) or isinstance(targets, str):
+            raise ValueError("sources and targets are lists of strings, one string a sentence")
+        if len(sources) != len(targets):
+            raise ValueError(f"{len(sources)} sources but {len(targets)} targets: there must be as many")
+        if not sources:
+            return [], []
+        encoded = self.tokenizer(list(sources), text_target=list(targets), verbose=False)
+        return encoded["input_ids"], encoded["labels"]
+
+    @staticmethod
+    def _pair_batches(ids: tuple[list[list[int]], list[list[int]]], max_tokens: int) -> Iterable[list[int]]:
+        sources, targets = ([len(row) for row in side] for side in ids)
+        if not sources:
+            return []
+        return TokenBatchSampler(sources, targets, max(max_tokens, *sources, *targets), shuffle=False)
 
     def _pieces(self, number: int, text: str, on_too_long: str) -> list[str]:
         if not text.strip():
@@ -190,68 +314,97 @@ class Translator:
     def _length(self, text: str) -> int:
         return len(self.tokenizer(text, verbose=False).input_ids)
 
+    def _prefix_ids(self, prefix: str) -> list[int]:
+        ids = self.tokenizer(text_target=prefix, add_special_tokens=False, verbose=False).input_ids
+        return ids if prefix.strip() else []
+
+    def _must_search(self, how: "Search") -> bool:
+        """Whether something is asked for that only our own search does."""
+        mine = any(how.prefixes) or any(how.phrases) or self.ensemble
+        return bool(mine) or (how.length_penalty_type == "paper" and how.num_beams > 1)
+
+    def _can_search(self, how: "Search") -> bool:
+        of_model = self.model.generation_config
+        return not (
+            LEFT_TO_GENERATE & how.generate_kwargs.keys() or of_model.do_sample or of_model.cache_implementation
+        )
+
     def _translate_ids(
-        self,
-        sources: list[list[int]],
-        num_beams: int,
-        n_best: int,
-        length_penalty: float,
-        max_tokens: int,
-        progress: bool,
-        generate_kwargs: dict[str, Any],
+        self, sources: list[list[int]], how: "Search", max_tokens: int, progress: bool
     ) -> list[Translation]:
         if not sources:
             return []
         lengths = [len(ids) for ids in sources]
-        budget = max(max_tokens // num_beams, max(lengths))
+        budget = max(max_tokens // how.num_beams, max(lengths))
         sampler = TokenBatchSampler(lengths, lengths, budget, shuffle=False)
         results: list[Translation] = [NOTHING] * len(sources)
         bar = tqdm(total=len(sources), unit=" sentences", disable=not progress, leave=False)
-        with bar, torch.inference_mode(), packed(self.model, len(sources) * num_beams):
+        with ExitStack() as stack:
+            stack.enter_context(bar)
+            stack.enter_context(torch.inference_mode())
+            for model in (self.model, *self.ensemble):
+                stack.enter_context(packed(model, len(sources) * how.num_beams))
             for indices in sampler:
                 batch = self.tokenizer.pad({"input_ids": [sources[i] for i in indices]}, return_tensors="pt")
                 batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
-                ids, scores = self._generate(batch, num_beams, n_best, length_penalty, generate_kwargs)
+                ids, scores = self._generate(batch, how, indices)
                 hypotheses = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
                 for row, index in enumerate(indices):
-                    own = slice(row * n_best, (row + 1) * n_best)
+                    own = slice(row * how.n_best, (row + 1) * how.n_best)
                     n_best_list = tuple(zip(hypotheses[own], scores[own], strict=True))
                     results[index] = Translation(*n_best_list[0], n_best_list)
                 bar.update(len(indices))
         return results
 
     def _generate(
-        self,
-        batch: dict[str, torch.Tensor],
-        num_beams: int,
-        n_best: int,
-        length_penalty: float,
-        generate_kwargs: dict[str, Any],
+        self, batch: dict[str, torch.Tensor], how: "Search", indices: list[int]
     ) -> tuple[torch.Tensor, list[float]]:
         """Token ids `(B * n_best, T)` without the start token, and scores."""
+        num_beams, n_best, length_penalty, kind = how.num_beams, how.n_best, how.length_penalty, how.length_penalty_type
         source_lengths = batch["attention_mask"].sum(1).tolist()
-        limits = [max_new_tokens(length) for length in source_lengths]
+        phrases = [how.phrases[i] for i in indices] if how.phrases else []
+        # What is prescribed has room beside the rest.
+        more = [sum(map(len, row)) for row in phrases] or [0] * len(indices)
+        if how.prefixes:
+            more = [m + len(how.prefixes[i]) for m, i in zip(more, indices, strict=True)]
+        limits = [
+            max_new_tokens(length, how.max_len_a, how.max_len_b) + m
+            for length, m in zip(source_lengths, more, strict=True)
+        ]
         settings: dict[str, Any] = {
             "num_beams": num_beams,
             "num_return_sequences": n_best,
             "length_penalty": length_penalty if num_beams > 1 else None,
             "max_length": max(limits) + 1,  # the start token counts there
             "return_dict_in_generate": True,
-            **generate_kwargs,
+            **how.generate_kwargs,
         }
-        of_model = self.model.generation_config
-        if not (LEFT_TO_GENERATE & generate_kwargs.keys() or of_model.do_sample or of_model.cache_implementation):
+        device = self.model.device
+        if self._can_search(how):
+            config = copy.copy(self.model.generation_config)
+            config.length_penalty_type = kind if num_beams > 1 else "power"
+            prefixes = pad_sequence(
+                [torch.tensor(how.prefixes[i], dtype=torch.long) for i in indices], True, -100
+            ).to(device) if how.prefixes else None  # fmt: skip
+            ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
             output = self.model.generate(
-                **batch, **settings, custom_generate=search, limits=torch.tensor(limits, device=self.model.device)
-            )
+                **batch, **settings, generation_config=config, custom_generate=search,
+                limits=torch.tensor(limits, device=device), prefixes=prefixes,
+                ensemble=[
+                    Member(other, other.get_encoder()(**batch).last_hidden_state, batch["attention_mask"])
+                    for other in self.ensemble
+                ],
+                constraints=Constraints(phrases, num_beams, ends) if any(phrases) else None,
+            )  # fmt: skip
             ids, scores = output.sequences[:, 1:], output.sequences_scores
             if num_beams == 1:  # generate() takes no length penalty then
-                scores = scores * (self._labels(ids) != -100).sum(1) ** (1 - length_penalty)
+                lengths = (self._labels(ids) != -100).sum(1)
+                scores = scores * lengths / length_divisor(lengths, length_penalty, kind)
             return ids, scores.tolist()
 
         settings["logits_processor"] = [
-            MaxLengthPerSource(source_lengths, max(num_beams, n_best), self.tokenizer.eos_token_id, self.model.device),
-            *generate_kwargs.get("logits_processor", []),
+            MaxLengthPerSource(limits, max(num_beams, n_best), self.tokenizer.eos_token_id, device),
+            *how.generate_kwargs.get("logits_processor", []),
         ]
         encoder_outputs = self.model.get_encoder()(**batch)
         output = self.model.generate(
@@ -271,12 +424,40 @@ class Translator:
         )
         head = self.model.lm_head
         log_probs = token_log_probs(decoded.last_hidden_state, head.weight, labels, head.bias).sum(1)
-        return ids, (log_probs / (labels != -100).sum(1) ** length_penalty).tolist()
+        return ids, (log_probs / length_divisor((labels != -100).sum(1), length_penalty, kind)).tolist()
 
     def _labels(self, ids: torch.Tensor) -> torch.Tensor:
         """The ids with everything after the first end token turned to -100: padding."""
         ended = (ids == self.tokenizer.eos_token_id).cumsum(1) - (ids == self.tokenizer.eos_token_id).long()
         return ids.masked_fill(ended > 0, -100)
+
+
+@dataclass
+class Search:
+    """What `translate()` was told of how to search; `prefixes` and `phrases` are token ids, of each piece of a text."""
+
+    num_beams: int
+    n_best: int
+    length_penalty: float
+    length_penalty_type: str
+    max_len_a: float
+    max_len_b: int
+    generate_kwargs: dict[str, Any]
+    prefixes: list[list[int]] = field(default_factory=list)
+    phrases: list[list[list[int]]] = field(default_factory=list)
+
+
+def _load(
+    name_or_path: str | Path, dtype: str | torch.dtype, **kwargs: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    path = Path(name_or_path)
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise ValueError(f"{path}: no model there (config.json is missing); give a folder that `vanilla train` wrote")
+    try:
+        model = AutoModelForSeq2SeqLM.from_pretrained(name_or_path, dtype=dtype, **kwargs)
+        return model, AutoTokenizer.from_pretrained(name_or_path, **kwargs)
+    except OSError as error:
+        raise ValueError(f"{name_or_path}: can't load a model from there: {str(error).splitlines()[0]}") from error
 
 
 def _join(pieces: list[Translation]) -> Translation:
@@ -292,4 +473,4 @@ def _join(pieces: list[Translation]) -> Translation:
     return Translation(*n_best[0], n_best)
 
 
-__all__ = ["Translation", "Translator", "as_line"]
+__all__ = ["Scored", "Search", "Translation", "Translator", "as_line"]

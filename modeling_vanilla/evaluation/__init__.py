@@ -1,5 +1,21 @@
 """From text to numbers."""
 
-from modeling_vanilla.evaluation.metrics import Score, corpus_scores, generation_metrics, tokenize_option
+from modeling_vanilla.evaluation.metrics import (
+    Comparison,
+    Score,
+    compare_systems,
+    corpus_scores,
+    generation_metrics,
+    measure,
+    tokenize_option,
+)
 
-__all__ = ["Score", "corpus_scores", "generation_metrics", "tokenize_option"]
+__all__ = [
+    "Comparison",
+    "Score",
+    "compare_systems",
+    "corpus_scores",
+    "generation_metrics",
+    "measure",
+    "tokenize_option",
+]

@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig,
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.decoding.lengths import max_new_tokens
-from modeling_vanilla.decoding.translator import NOTHING, Translation, Translator
+from modeling_vanilla.decoding.translator import NOTHING, Search, Translation, Translator
 
 BLOCK = 4096  # sentences handed to the engine at once
 SINUSOIDS = 2048  # positions of a model whose own table would grow
@@ -134,32 +134,31 @@ class CTranslate2Translator(Translator):
         self.engine, self.tokenizer, self.generation_config = engine, tokenizer, generation_config
         self.workers = max(engine.num_translators, 1)
 
+    def _must_search(self, how: Search) -> bool:
+        if any(how.prefixes) or any(how.phrases) or (how.length_penalty_type != "power" and how.num_beams > 1):
+            raise ValueError("ctranslate2 knows no prefixes, glossary or length_penalty_type: use engine='vanilla'")
+        return False
+
     def _translate_ids(
-        self,
-        sources: list[list[int]],
-        num_beams: int,
-        n_best: int,
-        length_penalty: float,
-        max_tokens: int,
-        progress: bool,
-        generate_kwargs: dict[str, Any],
+        self, sources: list[list[int]], how: Search, max_tokens: int, progress: bool
     ) -> list[Translation]:
-        early_stopping = generate_kwargs.pop("early_stopping", self.generation_config.early_stopping)
-        if generate_kwargs:
-            raise ValueError(f"ctranslate2 doesn't know {', '.join(generate_kwargs)}: use engine='vanilla'")
-        limits = [max_new_tokens(len(ids)) - 1 for ids in sources]  # the end is not counted here
+        settings = dict(how.generate_kwargs)
+        early_stopping = settings.pop("early_stopping", self.generation_config.early_stopping)
+        if settings:
+            raise ValueError(f"ctranslate2 doesn't know {', '.join(settings)}: use engine='vanilla'")
+        limits = [max_new_tokens(len(ids), how.max_len_a, how.max_len_b) - 1 for ids in sources]  # without the end
         results: list[Translation] = [NOTHING] * len(sources)
 
         def run(indices: Sequence[int], limit: int) -> None:
             found = self.engine.translate_batch(
                 [self.tokenizer.convert_ids_to_tokens(sources[i]) for i in indices],
-                beam_size=num_beams,
+                beam_size=how.num_beams,
                 patience=1 if early_stopping is True else 2,
-                num_hypotheses=n_best,
-                length_penalty=length_penalty,
+                num_hypotheses=how.n_best,
+                length_penalty=how.length_penalty,
                 min_decoding_length=0,
                 max_decoding_length=limit,
-                max_batch_size=max(max_tokens // num_beams // self.workers, *(len(sources[i]) for i in indices)),
+                max_batch_size=max(max_tokens // how.num_beams // self.workers, *(len(sources[i]) for i in indices)),
                 batch_type="tokens",
                 return_scores=True,
             )

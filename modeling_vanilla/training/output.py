@@ -1,5 +1,6 @@
 """The output folder: what is in it, and whether a run may go on there."""
 
+import json
 import logging
 import shutil
 from pathlib import Path
@@ -36,6 +37,32 @@ def complete_checkpoints(folder: Path) -> list[Path]:
 def last_checkpoint(folder: Path) -> Path | None:
     """The newest complete checkpoint, where there is one."""
     return next(reversed(complete_checkpoints(folder)), None)
+
+
+def save_results(folder: Path, results: list[dict[str, Any]]) -> None:
+    """
+    Adds figures to those of a finished run, in the place of what had the same data set and name, and to its card.
+
+    Raises:
+        ValueError: when the folder has no readable results.json, or can't be written.
+    """
+    from modeling_vanilla.model_card import write_card
+
+    file = folder / RESULTS
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+        kept = [old for old in facts["results"] if not any(_same_figure(old, new) for new in results)]
+        facts["results"] = kept + results
+        file.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_card(folder, facts)
+    except OSError as error:
+        raise ValueError(f"{file}: {error.strerror}: figures are kept beside those of `vanilla train`") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file}: not what `vanilla train` wrote: {error}") from error
+
+
+def _same_figure(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return (one["dataset"], one["name"]) == (other["dataset"], other["name"])
 
 
 def open_output_dir(folder: Path, settings: dict[str, Any], overwrite: bool = False) -> Path | None:
@@ -102,4 +129,4 @@ def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return sorted({path for pattern in patterns for path in folder.glob(pattern)})
 
 
-__all__ = ["RECIPE", "RESULTS", "last_checkpoint", "open_output_dir"]
+__all__ = ["RECIPE", "RESULTS", "complete_checkpoints", "last_checkpoint", "open_output_dir", "save_results"]

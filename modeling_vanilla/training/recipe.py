@@ -19,6 +19,8 @@ from transformers import HfArgumentParser
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.data.arguments import DataArguments
+from modeling_vanilla.decoding.lengths import LENGTH_PENALTIES
+from modeling_vanilla.evaluation.metrics import DEFAULT_MEASURES, MEASURES, measure
 from modeling_vanilla.training.arguments import VanillaTrainingArguments, has_fast_bf16
 
 # What the tokenizer decides, or the model as such: not for a recipe to say.
@@ -35,7 +37,10 @@ BATCHES_OF_TOKENS = {
 NOT_TRANSLATED = "nothing is translated"
 OF_CLASSIFIERS = {
     "max_tokens": "batches are counted in examples, with per_device_train_batch_size",
-    **dict.fromkeys(("num_beams", "length_penalty", "max_length_ratio", "drop_duplicates"), NOT_TRANSLATED),
+    **dict.fromkeys(
+        ("num_beams", "length_penalty", "length_penalty_type", "measures", "max_length_ratio", "drop_duplicates"),
+        NOT_TRANSLATED,
+    ),
 }
 OF_IMAGES = dict.fromkeys(
     (
@@ -83,9 +88,24 @@ class ModelArguments:
     length_penalty: float = field(
         default=1.0, metadata={"help": "Exponent of the length in a finished translation's score; 1 is the mean."}
     )
+    length_penalty_type: str = field(
+        default="power",
+        metadata={
+            "help": "That score's divisor for n tokens: n^alpha (power, as fairseq) or ((5 + n) / 6)^alpha (paper).",
+            "choices": LENGTH_PENALTIES,
+        },
+    )
+    measures: list[str] = field(
+        default_factory=lambda: list(DEFAULT_MEASURES),
+        metadata={"help": f"How translations are scored: {', '.join(MEASURES)}."},
+    )
     overwrite_output_dir: bool = field(
         default=False, metadata={"help": "Replace a finished model, or another run, that output_dir holds."}
     )
+
+    def __post_init__(self) -> None:
+        for name in self.measures:
+            measure(name)
 
 
 @dataclass

@@ -13,7 +13,7 @@ def test_limit_is_the_papers():
 
 
 def test_each_source_ends_at_its_own_limit():
-    limit = MaxLengthPerSource([2, 5], rows_per_source=2, eos_token_id=3, device=torch.device("cpu"))
+    limit = MaxLengthPerSource([52, 55], rows_per_source=2, eos_token_id=3, device=torch.device("cpu"))
     for length, ended in ((51, [False] * 4), (52, [True, True, False, False]), (55, [True] * 4)):
         scores = limit(torch.zeros(4, length, dtype=torch.long), torch.zeros(4, 6))
         assert [row.isfinite().sum().item() == 1 for row in scores] == ended

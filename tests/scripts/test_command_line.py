@@ -27,7 +27,7 @@ def one_line_error(capsys, run, *words):
 def test_help_lists_the_verbs(capsys):
     assert main.main(["--help"]) == 0
     output = capsys.readouterr().out
-    for verb in ("train", "translate", "evaluate", "tokenizer"):
+    for verb in main.VERBS:
         assert f"\n  {verb} " in output
 
 
@@ -45,7 +45,7 @@ def test_version(capsys):
     assert capsys.readouterr().out.count(".") == 2
 
 
-@pytest.mark.parametrize("verb", ["train", "translate", "evaluate", "tokenizer"])
+@pytest.mark.parametrize("verb", main.VERBS)
 def test_every_verb_has_help(capsys, verb):
     try:
         status = main.main([verb, "--help"])

@@ -37,19 +37,23 @@ class Translation(Job):
         model.generation_config.max_length = max_new_tokens(self.recipe.data.max_length)
         model.generation_config.num_beams = self.recipe.model.num_beams
         model.generation_config.length_penalty = self.recipe.model.length_penalty
+        model.generation_config.length_penalty_type = self.recipe.model.length_penalty_type
         return model
 
     def trainer(self, model: PreTrainedModel) -> VanillaTrainer:
-        args, tokenize = self.recipe.training, tokenize_option(self.recipe.data.target_lang)
+        args = self.recipe.training
+        score = generation_metrics(
+            self.processor,
+            measures=self.recipe.model.measures,
+            tokenize=tokenize_option(self.recipe.data.target_lang),
+        )
         return VanillaTrainer(
             model=model,
             args=args,
             train_dataset=self.pairs["train"],
             eval_dataset=self.pairs["validation"],
             processing_class=self.processor,
-            compute_metrics=(
-                generation_metrics(self.processor, tokenize=tokenize) if args.predict_with_generate else None
-            ),
+            compute_metrics=score if args.predict_with_generate else None,
         )
 
     def test(self, result: RunResult) -> None:
@@ -62,7 +66,7 @@ class Translation(Job):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(f"{as_line(text)}\n" for text in hypotheses), encoding="utf-8")
             tokenize = tokenize_option(self.recipe.data.target_lang)
-            scores = corpus_scores(hypotheses, references, tokenize=tokenize)
+            scores = corpus_scores(hypotheses, references, measures=self.recipe.model.measures, tokenize=tokenize)
             result.results += [{"dataset": name, **score.to_dict()} for score in scores]
             result.samples = result.samples or [
                 {"source": source, "translation": hypothesis, "target": reference}

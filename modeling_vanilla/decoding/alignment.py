@@ -1,0 +1,123 @@
+"""Which source word a target word was made from, read out of cross attention."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Alignment = tuple[tuple[int, int], ...]  # source word, target word; both counted from 0
+
+
+@torch.inference_mode()
+def cross_attention(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sources: Sequence[str], targets: Sequence[str]
+) -> list[torch.Tensor]:
+    """
+    What each target token looks at in the source when it is predicted: `(layers, heads, T, S)` in float32, a tensor a
+    pair, the end tokens included.
+    """
+    batch = tokenizer(list(sources), text_target=list(targets), return_tensors="pt", padding=True, verbose=False)
+    labels = batch["labels"].to(model.device)
+    outputs = model(
+        input_ids=batch["input_ids"].to(model.device), attention_mask=batch["attention_mask"].to(model.device),
+        decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels), output_attentions=True,
+    )  # fmt: skip
+    attention = torch.stack(outputs.cross_attentions, 1).float()  # (B, layers, heads, T, S)
+    S = batch["attention_mask"].sum(1).tolist()
+    T = [len(ids) for ids in tokenizer(text_target=list(targets), verbose=False).input_ids]
+    return [attention[b, :, :, : T[b], : S[b]] for b in range(len(sources))]
+
+
+def words(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The word, counted from 0, that each token of the text belongs to; -1 for the end token. Words end at spaces."""
+    ends = [match.end() for match in re.finditer(r"\S+", text)]
+    encoded = tokenizer(text, return_offsets_mapping=True, verbose=False)
+    special = set(tokenizer.all_special_ids)
+    numbers = []
+    for token, (_, stop) in zip(encoded.input_ids, encoded.offset_mapping, strict=True):
+        numbers.append(-1 if token in special else sum(end < stop for end in ends))
+    return [number if number < len(ends) else -1 for number in numbers]
+
+
+def align(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sources: Sequence[str], targets: Sequence[str],
+    layer: int | None = None,
+) -> list[Alignment]:  # fmt: skip
+    """
+    For each target word the source word that its tokens look at most, in the mean over the heads of a decoder layer.
+
+    Args:
+        layer: counted from 0, or from the end by negative numbers. Default: the last but one, which aligns best (Garg
+            et al. 2019, arXiv 1909.02074), or the only one.
+    """
+    results: list[Alignment] = []
+    for source, target, attention in zip(
+        sources, targets, cross_attention(model, tokenizer, sources, targets), strict=True
+    ):
+        depth = len(attention)
+        chosen = (-2 if depth > 1 else -1) if layer is None else layer
+        if not -depth <= chosen < depth:
+            raise ValueError(f"layer={chosen}: the decoder has {depth} layers, from 0 to {depth - 1}")
+        weights = attention[chosen].mean(0)  # (T, S)
+        S, T = (torch.tensor(words(text, tokenizer), device=weights.device) for text in (source, target))
+        if (S < 0).all() or (T < 0).all():
+            results.append(())
+            continue
+        to_words = torch.zeros(len(T), int(S.max()) + 1, device=weights.device)
+        to_words.index_add_(1, S[S >= 0], weights[:, S >= 0])
+        of_words = torch.zeros(int(T.max()) + 1, to_words.shape[1], device=weights.device)
+        of_words.index_add_(0, T[T >= 0], to_words[T >= 0])
+        results.append(tuple((int(s), t) for t, s in enumerate(of_words.argmax(1))))
+    return results
+
+
+def pharaoh(alignment: Alignment) -> str:
+    """Pairs as "source-target", with spaces between them."""
+    return " ".join(f"{source}-{target}" for source, target in sorted(alignment))
+
+
+def draw(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, target: str, output: str | Path,
+    layer: int = -1, head: int | None = None,
+) -> None:  # fmt: skip
+    """
+    Draws a pair's cross attention, target tokens over source tokens, into a file whose name says its format.
+
+    Args:
+        layer, head: counted from 0, or from the end by negative numbers; without a head their mean.
+
+    Raises:
+        ValueError: without matplotlib; for a layer or head that isn't there; when the file can't be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ValueError('drawing needs matplotlib: pip install "vanilla-transformer[plots]"') from error
+    attention = cross_attention(model, tokenizer, [source], [target])[0].cpu()
+    for name, index, count in (("layer", layer, len(attention)), ("head", head or 0, attention.shape[1])):
+        if not -count <= index < count:
+            raise ValueError(f"{name}={index}: there are {count}, from 0 to {count - 1}")
+    weights = attention[layer].mean(0) if head is None else attention[layer, head]  # (T, S)
+    rows, columns = (
+        [token.replace(" ", "\u2423").replace("$", r"\$") for token in tokenizer.convert_ids_to_tokens(ids)]
+        for ids in (tokenizer(text_target=target).input_ids, tokenizer(source).input_ids)
+    )
+    figure = Figure(figsize=(2 + 0.35 * len(columns), 1.5 + 0.3 * len(rows)), layout="constrained")
+    axes = figure.add_subplot()
+    image = axes.imshow(weights, cmap="Greys", vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(columns)), columns, rotation=90)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_xlabel("source tokens")
+    axes.set_ylabel("target tokens, as they are predicted")
+    heads = "mean of the heads" if head is None else f"head {head % attention.shape[1]}"
+    axes.set_title(f"decoder layer {layer % len(attention)}, {heads}", fontsize="medium")
+    figure.colorbar(image, label="attention weight")
+    try:
+        figure.savefig(output, dpi=150)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{output}: can't be written: {error}") from error
+
+
+__all__ = ["align", "cross_attention", "draw", "pharaoh", "words"]

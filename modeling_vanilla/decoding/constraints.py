@@ -1,0 +1,133 @@
+"""Phrases that a translation must contain: beam search with a share of the beam for each number of them that is met.
+
+Post and Vilar 2018 (arXiv 1804.06609), dynamic beam allocation: a hypothesis has a bank, the number of forced tokens
+that it has produced; the beam is dealt out to the banks in turn, and a hypothesis may end only with all of them.
+"""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+import torch
+
+Phrase = tuple[int, ...]
+NEVER = -1e9  # the score of what can't be chosen, as in the library's search
+
+
+class State(NamedTuple):
+    """How far a hypothesis is: the phrases that are still to come, and how much of which one it is in."""
+
+    open: tuple[Phrase, ...]
+    current: Phrase = ()
+    done: int = 0
+
+    @property
+    def left(self) -> int:
+        """Tokens to be forced yet."""
+        return sum(map(len, self.open)) + len(self.current) - self.done
+
+    def wanted(self) -> set[int]:
+        """Tokens that would bring it on."""
+        return {self.current[self.done]} if self.current else {phrase[0] for phrase in self.open}
+
+    def after(self, token: int) -> "State":
+        if self.current:
+            if token == self.current[self.done]:
+                return State(self.open) if self.done + 1 == len(self.current) else self._replace(done=self.done + 1)
+            return State((*self.open, self.current)).after(token)  # broken off: it is all to come again
+        for index, phrase in enumerate(self.open):
+            if phrase[0] == token:
+                rest = self.open[:index] + self.open[index + 1 :]
+                return State(rest) if len(phrase) == 1 else State(rest, phrase, 1)
+        return self
+
+
+class Constraints:
+    """
+    Args:
+        phrases: of each sentence, the token ids of what its translation must contain; none for most.
+        num_beams: K.
+        ends: the tokens that end a translation.
+    """
+
+    def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], num_beams: int, ends: Sequence[int]):
+        self.ends = set(ends)
+        self.states = [[State(tuple(tuple(p) for p in row if p))] * num_beams if any(row) else [] for row in phrases]
+        self._next: dict[int, list[State]] = {}
+        self._met: set[int] = set()  # sentences with a finished translation that has all
+
+    def choose(
+        self, sentences: torch.Tensor, log_probs: torch.Tensor, scores: torch.Tensor,
+        values: torch.Tensor, beams: torch.Tensor, ids: torch.Tensor,
+        over: torch.Tensor, is_last: bool,
+    ) -> None:  # fmt: skip
+        """
+        Replaces the candidates `values`, `beams` and `ids` `(B, C)`, best first, of sentences that have phrases.
+
+        Args:
+            sentences: `(B)`, which they are.
+            log_probs: `(B, K, V)`.
+            scores: `(B, K)`, of the hypotheses so far.
+            over: `(B)`, whose candidates are ends alone.
+            is_last: whether all end with this token.
+        """
+        self._next = {}
+        K, C = scores.shape[1], values.shape[1]
+        for b, sentence in enumerate(sentences.tolist()):
+            states = self.states[sentence]
+            if not states:
+                continue
+            found: dict[tuple[int, int], float] = {}
+            for value, beam, token in zip(values[b].tolist(), beams[b].tolist(), ids[b].tolist(), strict=True):
+                if value > -torch.inf:
+                    found[beam, token] = value
+            if not over[b]:
+                self._add(found, states, scores[b].tolist(), log_probs[b])
+            ordered = sorted(found, key=lambda key: -found[key])
+            left = {(beam, token): states[beam].after(token).left for beam, token in ordered}
+            if over[b] or is_last:  # what has all, or else what is nearest to it
+                least = 0 if sentence in self._met else min(left.values())
+                picked = [key for key in ordered if left[key] == least][:C]
+            else:
+                ending = [key for key in ordered if not left[key]][:K]
+                ending = [key for key in ending if key[1] in self.ends]
+                picked = (ending + self._deal([key for key in ordered if key[1] not in self.ends], left, K))[:C]
+            if any(not left[key] and key[1] in self.ends for key in picked):
+                self._met.add(sentence)
+            self._next[sentence] = [states[beam].after(token) for beam, token in picked]
+            self._next[sentence] += [states[0]] * (C - len(picked))
+            values[b] = -torch.inf
+            for c, (beam, token) in enumerate(picked):
+                values[b, c], beams[b, c], ids[b, c] = found[beam, token], beam, token
+            for c in range(len(picked), C):
+                beams[b, c], ids[b, c] = 0, ids[b, 0]
+
+    def _add(
+        self, found: dict[tuple[int, int], float], states: list[State], scores: list[float], log_probs: torch.Tensor
+    ) -> None:
+        """Adds what brings a hypothesis on, and its best token; removes ends that come too early."""
+        best = log_probs.argmax(-1).tolist()
+        for beam, state in enumerate(states):
+            for token in (*state.wanted(), best[beam]) if scores[beam] > NEVER / 2 else ():
+                found.setdefault((beam, token), scores[beam] + float(log_probs[beam, token]))
+            for token in self.ends:
+                if state.left:
+                    found.pop((beam, token), None)
+
+    @staticmethod
+    def _deal(keys: list[tuple[int, int]], left: dict[tuple[int, int], int], count: int) -> list[tuple[int, int]]:
+        """The best of each bank in turn, from the one with least left, until there are `count`."""
+        banks: dict[int, list[tuple[int, int]]] = {}
+        for key in keys:
+            banks.setdefault(left[key], []).append(key)
+        turns = zip_longest(*(banks[bank] for bank in sorted(banks)))
+        return [key for turn in turns for key in turn if key is not None][:count]
+
+    def go_on(self, sentences: torch.Tensor, order: torch.Tensor) -> None:
+        """The candidates `order` `(B, K)` are the next hypotheses."""
+        for b, sentence in enumerate(sentences.tolist()):
+            if sentence in self._next:
+                self.states[sentence] = [self._next[sentence][c] for c in order[b].tolist()]
+
+
+__all__ = ["NEVER", "Constraints"]

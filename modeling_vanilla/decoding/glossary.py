@@ -1,0 +1,72 @@
+"""Terms whose translation is prescribed."""
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from modeling_vanilla.data.text_files import read_tsv
+
+
+class Glossary:
+    """
+    Finds prescribed terms in a source: whole words whatever their case, the longest where several match.
+
+    Args:
+        terms: the source's terms and their translations.
+
+    Raises:
+        ValueError: for an empty term or translation.
+    """
+
+    def __init__(self, terms: Mapping[str, str]):
+        for term, translation in terms.items():
+            if not term.strip() or not translation.strip():
+                raise ValueError(f"glossary: {term!r} and its translation {translation!r} must both be given")
+        self.terms = {_plain(term).strip(): text.strip() for term, text in terms.items()}
+        longest_first = sorted(self.terms, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(_whole_words, longest_first))) if terms else None
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Glossary":
+        """A file with a term, a tab and its translation on each line; a ValueError names the line that hasn't both."""
+        terms: dict[str, str] = {}
+        for term, translation in read_tsv(Path(path), strict=True):
+            if terms.setdefault(term, translation) != translation:
+                raise ValueError(f"{path}: two translations for {term!r}: {terms[term]!r} and {translation!r}")
+        return cls(terms)
+
+    def translations(self, source: str) -> list[str]:
+        """What the source's translation must contain, each once."""
+        if self._pattern is None:
+            return []
+        return list(dict.fromkeys(self.terms[match.group()] for match in self._pattern.finditer(_plain(source))))
+
+
+def _plain(text: str) -> str:
+    return unicodedata.normalize("NFC", text).casefold()
+
+
+def _whole_words(term: str) -> str:
+    """A term as a pattern that doesn't match within a word, in scripts that have spaces between words."""
+    before, after = (rf"(?{sign}\w)" if _is_letter(term[end]) else "" for sign, end in (("<!", 0), ("!", -1)))
+    return before + re.escape(term) + after
+
+
+def _is_letter(character: str) -> bool:
+    return character.isalnum() and unicodedata.east_asian_width(character) not in "WF"
+
+
+def phrase_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The tokens of a phrase within a sentence; without the space before it where the script has none."""
+    ids = tokenizer(text, add_special_tokens=False).input_ids
+    first = tokenizer.convert_ids_to_tokens(ids[0])
+    if unicodedata.east_asian_width(text[0]) in "WF" and first.startswith(" "):
+        bare = tokenizer.get_vocab().get(first[1:])
+        ids = ids[1:] if bare is None else [bare, *ids[1:]]
+    return ids
+
+
+__all__ = ["Glossary", "phrase_ids"]

@@ -1,0 +1,334 @@
+"""Decoding as published: length penalties, limits, prefixes, glossaries, ensembles, scores, alignments."""
+
+import copy
+import itertools
+import math
+
+import pytest
+import torch
+
+from modeling_vanilla.decoding import Glossary, Translator
+from modeling_vanilla.decoding.alignment import align, cross_attention, pharaoh, words
+from modeling_vanilla.decoding.constraints import Constraints
+from modeling_vanilla.decoding.glossary import phrase_ids
+from modeling_vanilla.decoding.lengths import length_divisor, max_new_tokens
+from modeling_vanilla.decoding.search import Member, search
+from tests.fixtures import corpus
+
+from .test_search import sources
+
+PAIRS = corpus(2, 2700, 182)
+SOURCES = [source for source, _ in PAIRS]
+
+
+@pytest.fixture(scope="module")
+def translator(trained):
+    return Translator.from_pretrained(trained)
+
+
+@torch.no_grad()
+def log_probs(models, source: list[int], prefix: list[int]) -> torch.Tensor:
+    """Of the next token, by the mean of the models' probabilities, without a cache."""
+    ids = torch.tensor([source])
+    logits = [model(input_ids=ids, decoder_input_ids=torch.tensor([prefix])).logits[0, -1] for model in models]
+    return torch.stack([x.softmax(-1) for x in logits]).mean(0).log()
+
+
+def exhaustive(model, source: list[int], longest: int, alpha: float, kind: str, counts=lambda row: True):
+    """The best of all translations of `longest` tokens, or less and an end, and its score."""
+    best, best_score = None, -math.inf
+    for length in range(1, longest + 1):
+        for *body, last in itertools.product([3, 4, 5, 2], repeat=length):
+            if 2 in body or (last != 2 and length < longest):
+                continue
+            total, prefix = 0.0, [1]
+            for token in (*body, last):
+                total += float(log_probs([model], source, prefix)[token])
+                prefix.append(token)
+            score = total / length_divisor(length, alpha, kind)
+            if score > best_score and counts(prefix):
+                best, best_score = prefix, score
+    return best, best_score
+
+
+@pytest.mark.parametrize(("kind", "alpha"), [("power", 1.0), ("paper", 0.6), ("paper", 2.0), ("power", 0.0)])
+def test_a_beam_wide_enough_finds_the_best_of_all(lively, kind, alpha):
+    """Canonical beam search cuts nothing off: with room for all hypotheses it is exhaustive."""
+    model = lively(5, vocab_size=6)
+    model.generation_config.length_penalty_type = kind
+    ids = torch.tensor([[3, 4, 5, 2]])
+    settings = {"num_beams": 130, "early_stopping": "never", "length_penalty": alpha, "max_length": 5}
+    found = model.generate(ids, bad_words_ids=[[0], [1]], **settings)[0].tolist()
+    best, _ = exhaustive(model, ids[0].tolist(), 4, alpha, kind)
+    assert found[: len(best)] == best
+
+
+def test_the_papers_length_penalty():
+    assert length_divisor(7, 0.6, "paper") == pytest.approx(2**0.6)
+    assert length_divisor(torch.tensor([1, 7]), 1.0, "paper").tolist() == [1, 2]
+    assert length_divisor(7, 0.6) == pytest.approx(7**0.6)
+    with pytest.raises(ValueError, match="power, paper"):
+        length_divisor(7, 0.6, "gnmt")
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_scores_are_divided_by_the_papers_length_penalty(translator, num_beams):
+    translations = translator.translate(
+        SOURCES[:4], num_beams=num_beams, length_penalty=0.6, length_penalty_type="paper"
+    )
+    for source, translation in zip(SOURCES, translations, strict=False):
+        (scored,) = translator.score([source], [translation.text])
+        assert translation.score == pytest.approx(scored.total / ((5 + len(scored.tokens)) / 6) ** 0.6, abs=1e-4)
+
+
+def test_a_models_own_length_penalty_type_is_used(translator, monkeypatch):
+    expected = [t.score for t in translator.translate(SOURCES[:3], length_penalty_type="paper")]
+    monkeypatch.setattr(translator.generation_config, "length_penalty_type", "paper", raising=False)
+    assert [t.score for t in translator.translate(SOURCES[:3])] == expected
+
+
+def test_the_limit_is_a_times_the_source_and_b():
+    assert max_new_tokens(10, 1.2, 10) == 22
+    assert max_new_tokens(10, 0, 0) == 1
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_translations_end_at_the_limit(translator, num_beams):
+    translations = translator.translate(SOURCES, num_beams=num_beams, max_len_a=0.2, max_len_b=1)
+    for source, translation in zip(SOURCES, translations, strict=True):
+        tokens = translator.tokenizer(translation.text).input_ids
+        assert len(tokens) <= int(0.2 * len(translator.tokenizer(source).input_ids)) + 1
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_prefixes_are_kept_and_scored(translator, num_beams):
+    prefixes = [target.split()[0] + " " + target.split()[1] for _, target in PAIRS[:5]] + [""] * (len(PAIRS) - 5)
+    prefixes[1] = "Das Pferd"
+    found = translator.translate(SOURCES, prefixes=prefixes, num_beams=num_beams)
+    free = translator.translate(SOURCES, num_beams=num_beams)
+    for number, (source, prefix, translation) in enumerate(zip(SOURCES, prefixes, found, strict=True)):
+        assert translation.text.startswith(prefix)
+        if not prefix:
+            assert translation.text == free[number].text
+        (scored,) = translator.score([source], [translation.text])
+        if number != 1:
+            assert translation.score == pytest.approx(scored.total / len(scored.tokens), abs=1e-4)
+
+
+def greedy_after(model, source: list[int], prefix: list[int], limit: int) -> list[int]:
+    ids = [1, *prefix]
+    while ids[-1] != 2 and len(ids) <= limit:
+        ids.append(int(log_probs([model], source, ids).argmax()))
+    return ids
+
+
+def test_after_its_prefix_greedy_search_goes_on_as_usual(lively):
+    model = lively(6)
+    batch = sources(model, 4)
+    prefixes = torch.tensor([[5, 6, 7], [9, -100, -100], [-100, -100, -100], [4, 4, -100]])
+    found = model.generate(**batch, max_length=12, custom_generate=search, prefixes=prefixes).sequences
+    for b in range(4):
+        source = batch["input_ids"][b][batch["attention_mask"][b].bool()].tolist()
+        expected = greedy_after(model, source, [i for i in prefixes[b].tolist() if i >= 0], 11)
+        assert found[b].tolist()[: len(expected)] == expected
+
+
+def test_an_ensemble_is_searched_by_the_mean_of_probabilities(lively, translator):
+    models = [lively(seed) for seed in (1, 2, 3)]
+    batch = sources(models[0], 5)
+    members = [Member(m, m.get_encoder()(**batch).last_hidden_state, batch["attention_mask"]) for m in models[1:]]
+    with torch.no_grad():
+        found = models[0].generate(
+            **batch, max_length=10, custom_generate=search, ensemble=members, return_dict_in_generate=True
+        )
+    for b in range(5):
+        source = batch["input_ids"][b][batch["attention_mask"][b].bool()].tolist()
+        ids, total = [1], 0.0
+        while ids[-1] != 2 and len(ids) < 10:
+            values = log_probs(models, source, ids)
+            ids.append(int(values.argmax()))
+            total += float(values.max())
+        assert found.sequences[b].tolist()[: len(ids)] == ids
+        assert float(found.sequences_scores[b]) == pytest.approx(total / (len(ids) - 1), abs=1e-5)
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_an_ensemble_of_one_models_copies_is_that_model(translator, num_beams):
+    copies = [copy.deepcopy(translator.model) for _ in range(2)]
+    ensemble = Translator(translator.model, translator.tokenizer, copies)
+    expected, found = (t.translate(SOURCES, num_beams=num_beams) for t in (translator, ensemble))
+    assert [t.text for t in found] == [t.text for t in expected]
+    assert [t.score for t in found] == pytest.approx([t.score for t in expected], abs=1e-5)
+
+
+def test_an_ensemble_of_other_vocabularies_is_refused(translator, lively):
+    with pytest.raises(ValueError, match="one vocabulary"):
+        Translator(translator.model, translator.tokenizer, [lively(0)])
+
+
+# Glossaries
+
+
+def test_terms_are_found_as_whole_words_the_longest_first():
+    glossary = Glossary({"ice": "Eis", "Ice cream": "Eiskrem", "狗": "dog", "C++": "C++"})
+    assert glossary.translations("ICE, not mice") == ["Eis"]
+    assert glossary.translations("ice cream and ice and ice") == ["Eiskrem", "Eis"]
+    assert glossary.translations("一只狗跑") == ["dog"]
+    assert glossary.translations("in C++.") == ["C++"]
+    assert Glossary({}).translations("ice") == []
+
+
+def test_a_glossary_file(tmp_path):
+    file = tmp_path / "terms.tsv"
+    file.write_text("dog\tKöter\nbig\triesig\n", encoding="utf-8")
+    assert Glossary.read(file).translations("The big dog") == ["riesig", "Köter"]
+    file.write_text("dog\tKöter\nbig\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"terms\.tsv:2"):
+        Glossary.read(file)
+    file.write_text("dog\tKöter\ndog\tHund\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="two translations"):
+        Glossary.read(file)
+    with pytest.raises(ValueError, match="must both be given"):
+        Glossary({"dog": " "})
+
+
+@pytest.mark.parametrize("num_beams", [1, 2, 4, 8])
+def test_prescribed_terms_are_in_the_translation(translator, num_beams):
+    glossary = Glossary({"dog": "Stuhl", "tree": "Tisch", "the": "den", "carries": "malt"})
+    found = translator.translate(SOURCES, glossary=glossary, num_beams=num_beams)
+    free = translator.translate(SOURCES, num_beams=num_beams)
+    for source, translation, other in zip(SOURCES, found, free, strict=True):
+        terms = glossary.translations(source)
+        assert all(term in translation.text for term in terms), (source, translation.text)
+        if all(term in other.text for term in terms) and num_beams == 8:
+            assert translation.score >= other.score - 0.3
+    assert any(t.text != o.text for t, o in zip(found, free, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("num_beams", [1, 3, 6])
+def test_phrases_are_met_whatever_the_model(lively, seed, num_beams):
+    model = lively(seed)
+    batch = sources(model, 5)
+    phrases = [[[5, 6, 5, 7]], [], [[8], [9, 9]], [[5, 6], [6, 5]], [[11, 12, 13, 14, 15], [4]]]
+    found = model.generate(
+        **batch, num_beams=num_beams, max_length=26, custom_generate=search,
+        constraints=Constraints(phrases, num_beams, [2]),
+    ).sequences.tolist()  # fmt: skip
+    plain = model.generate(**batch, num_beams=num_beams, max_length=26).tolist()
+    for b, row in enumerate(found):
+        text = " ".join(map(str, row))
+        for phrase in phrases[b]:
+            assert f" {' '.join(map(str, phrase))} " in f" {text} ", (phrase, text)
+    assert found[1][: len(plain[1])] == plain[1][: len(found[1])]
+
+
+@pytest.mark.parametrize("phrases", [[[3]], [[4, 3]], [[5], [3]]])
+def test_a_beam_wide_enough_finds_the_best_that_has_the_phrases(lively, phrases):
+    model = lively(5, vocab_size=6)
+    ids = torch.tensor([[3, 4, 5, 2]])
+    found = model.generate(
+        ids, num_beams=130, early_stopping="never", max_length=5, bad_words_ids=[[0], [1]], custom_generate=search,
+        constraints=Constraints([phrases], 130, [2]),
+    ).sequences[0].tolist()  # fmt: skip
+
+    def has_all(row: list[int]) -> bool:
+        text = " ".join(map(str, row))
+        return all(" ".join(map(str, phrase)) in text for phrase in phrases)
+
+    best, _ = exhaustive(model, ids[0].tolist(), 4, 1.0, "power", has_all)
+    assert found[: len(best)] == best
+
+
+def test_a_phrase_in_a_script_without_spaces_has_none_before_it(translator):
+    ids = phrase_ids("猫", translator.tokenizer)
+    assert translator.tokenizer.decode([translator.tokenizer.bos_token_id, 20, *ids])[-1] == "猫"
+    assert " 猫" not in "x" + "".join(translator.tokenizer.convert_ids_to_tokens(ids))
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [({"prefixes": ["Der"]}, {"do_sample": True}), ({"length_penalty_type": "paper"}, {"output_scores": True})],
+)
+def test_what_only_our_search_does_is_refused_elsewhere(translator, settings, options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        translator.translate(SOURCES[:1], **settings, **options)
+
+
+def test_as_many_prefixes_as_texts(translator):
+    with pytest.raises(ValueError, match="2 prefixes for 1 texts"):
+        translator.translate(["The dog."], prefixes=["Der", "Die"])
+
+
+# Scores
+
+
+def test_scores_are_the_models_nll(translator):
+    targets = [target for _, target in PAIRS]
+    targets[0] = ""
+    scored = translator.score(SOURCES, targets, max_tokens=50)
+    for source, target, result in zip(SOURCES, targets, scored, strict=True):
+        source_ids, ids = (torch.tensor([translator.tokenizer(text).input_ids]) for text in (source, target))
+        with torch.no_grad():
+            output = translator.model(input_ids=source_ids, labels=ids)
+        assert result.total == pytest.approx(-float(output.loss) * ids.shape[1], abs=1e-4)
+        expected = output.logits[0].log_softmax(-1)[range(ids.shape[1]), ids[0]]
+        assert [value for _, value in result.tokens] == pytest.approx(expected.tolist(), abs=1e-4)
+        assert [token for token, _ in result.tokens] == translator.tokenizer.convert_ids_to_tokens(ids[0].tolist())
+
+
+def test_scores_of_nothing_and_of_unequal_lists(translator):
+    assert translator.score([], []) == []
+    with pytest.raises(ValueError, match="1 sources but 2 targets"):
+        translator.score(["a"], ["b", "c"])
+
+
+# Alignments
+
+
+def test_words_of_tokens(translator):
+    text = "Der  große Hund."
+    numbers = words(text, translator.tokenizer)
+    tokens = translator.tokenizer.convert_ids_to_tokens(translator.tokenizer(text).input_ids)
+    spelled: dict[int, str] = {}
+    for number, token in zip(numbers, tokens, strict=True):
+        spelled[number] = spelled.get(number, "") + token
+    assert {n: s.strip() for n, s in spelled.items()} == {0: "Der", 1: "große", 2: "Hund.", -1: "</s>"}
+
+
+def test_attention_is_the_models_own(translator):
+    source, target = PAIRS[0]
+    found = cross_attention(translator.model, translator.tokenizer, [source, "a"], [target, "b c d e f g"])[0]
+    one = cross_attention(translator.model, translator.tokenizer, [source], [target])[0]
+    torch.testing.assert_close(found, one)
+    torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:-1]))
+
+
+def test_alignment_is_the_argmax_over_words(translator, monkeypatch):
+    source, target = "The big dog", "Der große Hund"
+    S, T = (words(text, translator.tokenizer) for text in (source, target))
+    weights = torch.rand(2, 2, len(T), len(S))
+    monkeypatch.setattr("modeling_vanilla.decoding.alignment.cross_attention", lambda *_: [weights])
+    (found,) = align(translator.model, translator.tokenizer, [source], [target])
+    mean = weights[0].mean(0)  # the last but one of two layers
+    expected = []
+    for t in range(3):
+        sums = [sum(float(mean[i, j]) for i in range(len(T)) for j in range(len(S)) if T[i] == t and S[j] == s)
+                for s in range(3)]  # fmt: skip
+        expected.append((sums.index(max(sums)), t))
+    assert list(found) == expected
+    assert pharaoh(((2, 0), (0, 1))) == "0-1 2-0"
+
+
+def test_a_trained_model_aligns(translator):
+    """Its sentences keep their order, so the alignment is the diagonal, nearly."""
+    alignments = translator.align(SOURCES, [target for _, target in PAIRS], max_tokens=60)
+    right = [s == t for alignment in alignments for s, t in alignment]
+    assert len(right) == sum(len(target.split()) for _, target in PAIRS)
+    assert sum(right) / len(right) > 0.5
+
+
+def test_alignments_of_empty_lines_and_unknown_layers(translator):
+    assert translator.align(["", "a b"], ["c", ""]) == [(), ()]
+    with pytest.raises(ValueError, match="layer=5: the decoder has 1 layers"):
+        translator.align(["a"], ["b"], layer=5)

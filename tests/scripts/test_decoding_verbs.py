@@ -1,0 +1,158 @@
+"""`vanilla translate`, `score`, `attention` and `evaluate` beyond the plain cases."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modeling_vanilla.decoding import Translator
+from modeling_vanilla.scripts import attention, evaluate, score, translate
+
+from .test_command_line import REFERENCES, SOURCES, one_line_error
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name, texts in (("test.en", SOURCES), ("test.de", REFERENCES)):
+        (tmp_path / name).write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    return tmp_path / "test.en", tmp_path / "test.de"
+
+
+def lines(capfd) -> list[str]:
+    return capfd.readouterr().out.splitlines()
+
+
+def test_translates_as_told(trained, files, capfd):
+    options = {"num_beams": 3, "length_penalty": 0.6, "length_penalty_type": "paper", "max_len_a": 0.5, "max_len_b": 3}
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    assert translate.run([str(trained), str(files[0]), *words, "--early_stopping", "never", "--scores"]) == 0
+    expected = Translator.from_pretrained(trained).translate(SOURCES, **options, early_stopping="never")
+    assert lines(capfd) == [f"{t.score:.4f}\t{t.text}" for t in expected]
+
+
+def test_an_ensemble_from_the_command_line(trained, files, capfd, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    assert translate.run([str(trained), str(files[0]), "--ensemble", str(copy), str(copy)]) == 0
+    assert lines(capfd) == (trained / "translations" / "test.txt").read_text().splitlines()
+    tokenizer = json.loads((copy / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = None
+    (copy / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "another tokenizer" in one_line_error(capfd, translate.run, trained, files[0], "--ensemble", copy)
+
+
+def test_prefixes_and_a_glossary_from_files(trained, files, tmp_path, capfd):
+    prefixes, glossary = tmp_path / "prefixes", tmp_path / "terms.tsv"
+    prefixes.write_text("\n".join(["Der alte", *[""] * (len(SOURCES) - 1)]) + "\n", encoding="utf-8")
+    glossary.write_text("ball\tTisch\n", encoding="utf-8")
+    words = ["--prefixes", str(prefixes), "--glossary", str(glossary), "--buffer", "4"]
+    assert translate.run([str(trained), str(files[0]), *words]) == 0
+    found = lines(capfd)
+    assert found[0].startswith("Der alte")
+    for source, translation in zip(SOURCES, found, strict=True):
+        assert ("ball" not in source) or ("Tisch" in translation)
+    for count, message in ((3, "fewer lines"), (20, "more lines")):
+        prefixes.write_text("\n" * count, encoding="utf-8")
+        assert translate.run([str(trained), str(files[0]), *words]) == 2
+        assert message in capfd.readouterr().err
+
+
+def test_alignments_beside_the_translations(trained, files, tmp_path, capfd):
+    file = tmp_path / "alignments"
+    assert translate.run([str(trained), str(files[0]), "--alignments", str(file), "--buffer", "4"]) == 0
+    translations, alignments = lines(capfd), file.read_text().splitlines()
+    for source, translation, alignment in zip(SOURCES, translations, alignments, strict=True):
+        pairs = [tuple(map(int, pair.split("-"))) for pair in alignment.split()]
+        assert sorted(t for _, t in pairs) == list(range(len(translation.split())))
+        assert all(s < len(source.split()) for s, _ in pairs)
+
+
+def test_scores_are_the_translators(trained, files, capfd):
+    words = [str(trained), "--source", str(files[0]), "--target", str(files[1])]
+    expected = Translator.from_pretrained(trained).score(SOURCES, REFERENCES)
+    assert score.run([*words, "--buffer", "4"]) == 0
+    assert [float(line) for line in lines(capfd)] == pytest.approx([s.total for s in expected], abs=1e-3)
+    assert score.run([*words, "--tokens", "--normalize"]) == 0
+    for line, scored in zip(lines(capfd), expected, strict=True):
+        record = json.loads(line)
+        assert record["log_prob"] == pytest.approx(scored.total / len(scored.tokens), abs=1e-4)
+        assert [token for token, _ in record["tokens"]] == [token for token, _ in scored.tokens]
+
+
+def test_scores_of_unequal_files_are_refused(trained, files, capfd):
+    with files[1].open("a") as file:
+        file.write("One more.\n")
+    error = one_line_error(capfd, score.run, trained, "--source", files[0], "--target", files[1], "--buffer", 100)
+    assert "16" in error
+
+
+@pytest.mark.parametrize("head", [[], ["--head", "1"]])
+def test_attention_is_drawn(trained, tmp_path, head):
+    file = tmp_path / "a.png"
+    assert attention.run([str(trained), "--source", "The big dog costs 5$.", "--output", str(file), *head]) == 0
+    with Image.open(file) as image:
+        assert image.width > 300
+        assert len(image.convert("L").getcolors()) > 3  # the shades of weights, not a blank page
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["--layer", "7"], "layer=7"), (["--head", "9"], "head=9"), (["--output", "a.xyz"], "a.xyz: can't be written")],
+)
+def test_what_cannot_be_drawn_is_named(trained, capfd, words, message):
+    assert message in one_line_error(capfd, attention.run, trained, "--source", "The dog.", *words)
+
+
+def test_drawing_without_matplotlib_names_the_extra(trained, capfd, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    assert "vanilla-transformer[plots]" in one_line_error(capfd, attention.run, trained, "--source", "The dog.")
+
+
+def test_systems_are_compared(trained, files, tmp_path, capsys):
+    good, bad = tmp_path / "good.txt", tmp_path / "bad.txt"
+    good.write_text("".join(f"{text}\n" for text in REFERENCES), encoding="utf-8")
+    bad.write_text("".join(f"x {text[4:]}\n" for text in REFERENCES), encoding="utf-8")
+    words = [str(good), str(bad), str(trained), "--source", str(files[0]), "--target", str(files[1])]
+    words += ["--bootstrap", "200", "--trials", "200", "--measures", "bleu", "ter"]
+    assert evaluate.run(words) == 0
+    table = capsys.readouterr().out
+    assert table.count("good.txt") == table.count("bad.txt") == 2
+    assert "100.00 ± 0.00" in table
+    assert "tok:13a" in table
+    assert "tok:tercom" in table
+    assert evaluate.run([*words, "--json", "--output", str(tmp_path / "out")]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert len(report["comparisons"]) == 6
+    assert report["comparisons"][1]["p_randomization"] < 0.05
+    assert (tmp_path / "out" / f"{trained.name}.txt").read_text() == (trained / "translations" / "test.txt").read_text()
+
+
+def test_a_file_of_another_length_is_no_system(trained, files, tmp_path, capsys):
+    short = tmp_path / "short.txt"
+    short.write_text("a\n")
+    error = one_line_error(capsys, evaluate.run, trained, short, "--source", files[0], "--target", files[1])
+    assert "short.txt: has 1 lines" in error
+
+
+def test_an_unknown_measure_is_refused_at_once(files, capsys):
+    words = ["--source", files[0], "--target", files[1], "--measures", "rouge"]
+    assert "'rouge' is unknown" in one_line_error(capsys, evaluate.run, Path("nowhere"), *words)
+
+
+def test_figures_are_saved_with_the_model(trained, files, tmp_path, capsys):
+    model = tmp_path / "model"
+    shutil.copytree(trained, model)
+    before = json.loads((model / "results.json").read_text())["results"]
+    words = [str(model), "--source", str(files[0]), "--target", str(files[1]), "--save"]
+    assert evaluate.run([*words, "--measures", "ter", "bleu"]) == 0
+    results = json.loads((model / "results.json").read_text())["results"]
+    assert {(r["dataset"], r["name"]) for r in results} == {(r["dataset"], r["name"]) for r in before} | {
+        ("test", "TER")
+    }
+    assert "TER" in (model / "README.md").read_text()
+    (model / "results.json").write_text("[]")
+    assert evaluate.run(words) == 2
+    assert "not what `vanilla train` wrote" in capsys.readouterr().err
+    assert one_line_error(capsys, evaluate.run, files[1], *words[1:])
