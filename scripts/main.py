@@ -13,6 +13,7 @@ VERBS = {
     "attention": "draw what a translation looks at in its source",
     "average": "average the weights of several checkpoints",
     "convert": "write a trained model in another engine's format",
+    "prepare": "prepare a published corpus as published results have it",
     "tokenizer": "train a tokenizer alone",
 }
 

@@ -55,6 +55,17 @@ class Measure:
     prepare: Callable[[Sequence[str]], list[str]] = list
     note: str = ""
 
+    def __post_init__(self) -> None:
+        """Scores as plain floats: sacreBLEU 2.6 can't average them where some resamplings give 0 and some a float32."""
+        compute = self.metric._compute_score_from_stats
+
+        def compute_plainly(stats: Any) -> Any:
+            score = compute(stats)
+            score.score = float(score.score)
+            return score
+
+        setattr(self.metric, "_compute_score_from_stats", compute_plainly)  # noqa: B010
+
     @property
     def signature(self) -> str:
         return f"{self.metric.get_signature().format()}{self.note}"

@@ -75,3 +75,12 @@ def test_metrics_for_trainer_score_ids_and_skip_padding():
     expected = sacrebleu.corpus_bleu(["a b c d", "a b c d e"], [["a b c d", "a b c e"]]).score
     assert scores["bleu"] == expected
     assert set(scores) == {"bleu", "chrf"}
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "ter", "bleu_tok_lc"])
+def test_resamplings_that_score_nothing_are_no_error(name):
+    """Some resamplings of these have no match at all, and sacreBLEU then mixes types of numbers."""
+    hypotheses = ["a b c d e f"] + ["x y z w"] * 9
+    references = ["a b c d e g"] + ["p q r s t"] * 9
+    (score,) = corpus_scores(hypotheses, references, measures=[name])
+    assert score.interval > 0
