@@ -14,7 +14,7 @@ def test_python_examples_run(trained, tmp_path, monkeypatch, capsys):
     (tmp_path / "my_model").symlink_to(trained)
     namespace: dict[str, object] = {}
     blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         exec(block, namespace)
     assert namespace["trainer"].state.global_step == 3
