@@ -58,6 +58,14 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
     early_stopping_patience: int = field(
         default=0, metadata={"help": "Stop after so many evaluations without a better metric_for_best_model; 0: never."}
     )
+    on_save_error: str = field(
+        default="stop",
+        metadata={
+            "help": "When a checkpoint can't be written (a full disk, say): stop the run, which the same command then "
+            "goes on with, or continue without it.",
+            "choices": ("stop", "continue"),
+        },
+    )
     bpe_dropout: float = field(
         default=0.0, metadata={"help": "Cut words anew each time, each merge left out so often (0.1 in its paper)."}
     )

@@ -1,6 +1,7 @@
 """The mean of several checkpoints' weights (section 6.1: "averaging the last 5 checkpoints")."""
 
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,9 +13,8 @@ from safetensors import SafetensorError, safe_open
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from modeling_vanilla.training.arguments import VanillaTrainingArguments
-from modeling_vanilla.training.output import complete_checkpoints
+from modeling_vanilla.training.checkpoints import checkpoints, remove, sound_checkpoints, state_of, step_of
 
-STATE = "trainer_state.json"
 BESIDE_WEIGHTS = ("config.json", "generation_config.json", "tokenizer*", "preprocessor_config.json")
 
 
@@ -88,41 +88,34 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> No
 
 def last_checkpoints(folder: str | Path, count: int) -> list[Path]:
     """The newest `count` complete checkpoints of a run, the oldest first."""
-    return _enough(complete_checkpoints(Path(folder)), count, folder)[-count:]
+    return _enough(sound_checkpoints(Path(folder)), count, folder)[-count:]
 
 
 def best_checkpoints(
     folder: str | Path, count: int | None, metric: str | None, greater_is_better: bool | None
 ) -> list[Path]:
     """The `count` (None: all) complete checkpoints with the best validation `metric` at their update, best first."""
-    checkpoints = complete_checkpoints(Path(folder))
-    values: dict[int, float] = {}
-    if checkpoints:
-        history = json.loads((checkpoints[-1] / STATE).read_text(encoding="utf-8"))["log_history"]
-        values = metric_by_step(history, metric)
-    scored = [path for path in checkpoints if step_of(path) in values]
+    sound = sound_checkpoints(Path(folder))
+    values = metric_by_step(state_of(sound[-1])["log_history"], metric) if sound else {}
+    scored = [path for path in sound if step_of(path) in values]
     scored.sort(key=lambda path: (values[step_of(path)] * (-1 if greater_is_better else 1), -step_of(path)))
     return scored if count is None else _enough(scored, count, folder, f" that were scored by {metric}")[:count]
 
 
-def keep_best(folder: Path, args: VanillaTrainingArguments) -> None:
-    """Removes a run's checkpoints but the newest and the `args.keep_best` best."""
-    by_metric = best_checkpoints(folder, None, args.metric_for_best_model, args.greater_is_better)
-    newest = complete_checkpoints(folder)[-1:]
-    for path in by_metric[args.keep_best :]:
-        if path not in newest:
-            shutil.rmtree(path, ignore_errors=True)
+def keep_best(folder: Path, args: VanillaTrainingArguments, history: Sequence[dict]) -> None:
+    """Removes a run's checkpoints but the newest and the `args.keep_best` best, by what the run's log says of them."""
+    values = metric_by_step(history, args.metric_for_best_model)
+    sign = -1 if args.greater_is_better else 1
+    *older, newest = checkpoints(folder)
+    losses = {path: sign * values.get(step_of(path), sign * math.inf) for path in (*older, newest)}
+    ranked = sorted(losses, key=lambda path: (losses[path], -step_of(path)))
+    remove(path for path in ranked[args.keep_best :] if path != newest)
 
 
 def metric_by_step(history: Sequence[dict], metric: str | None) -> dict[int, float]:
     """What a trainer's log says of a validation metric, with or without its prefix, at each update."""
     key = f"eval_{(metric or 'nll').removeprefix('eval_')}"
     return {entry["step"]: entry[key] for entry in history if key in entry}
-
-
-def step_of(checkpoint: Path) -> int:
-    """The update that a `checkpoint-N` was written after."""
-    return int(checkpoint.name.rpartition("-")[2])
 
 
 def _enough(checkpoints: list[Path], count: int, folder: str | Path, which: str = "") -> list[Path]:

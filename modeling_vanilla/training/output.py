@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from modeling_vanilla.training.checkpoints import ASIDE, checkpoints, fault_of, last_checkpoint
+
 logger = logging.getLogger(__name__)
 
 RECIPE = "recipe.yaml"
@@ -23,20 +25,10 @@ OURS = (
     "translations",
     "predictions",
     "checkpoint-*",
+    ASIDE,
     "runs",
     *WEIGHTS,
 )
-
-
-def complete_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints that were written to their end (the trainer's state is their last file), the newest last."""
-    complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
-    return sorted(complete, key=lambda path: int(path.name.rpartition("-")[2]))
-
-
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint, where there is one."""
-    return next(reversed(complete_checkpoints(folder)), None)
 
 
 def save_results(folder: Path, results: list[dict[str, Any]]) -> None:
@@ -65,7 +57,9 @@ def _same_figure(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return (one["dataset"], one["name"]) == (other["dataset"], other["name"])
 
 
-def open_output_dir(folder: Path, settings: dict[str, Any], overwrite: bool = False) -> Path | None:
+def open_output_dir(
+    folder: Path, settings: dict[str, Any], overwrite: bool = False, allow_changes: bool = False
+) -> Path | None:
     """
     Makes the folder ready for a run; to be called by one process.
 
@@ -73,6 +67,7 @@ def open_output_dir(folder: Path, settings: dict[str, Any], overwrite: bool = Fa
         folder: where the model will be.
         settings: the run's, as they are kept beside the model.
         overwrite: replace a finished model, a run with other settings, or other files in the way.
+        allow_changes: go on with an unfinished run although its settings were others.
 
     Returns:
         the checkpoint to go on from, where the folder holds an unfinished run of the same settings that has one.
@@ -88,17 +83,24 @@ def open_output_dir(folder: Path, settings: dict[str, Any], overwrite: bool = Fa
         before = yaml.safe_load(recipe.read_text(encoding="utf-8")) or {} if recipe.is_file() else None
         # A run that was stopped while it translated the test sets has weights at its root, and isn't finished.
         finished = bool(_matching(folder, WEIGHTS)) and (not checkpoint or (folder / RESULTS).is_file())
-        if checkpoint and before is not None and not _differences(before, settings) and not finished:
-            return checkpoint
+        shutil.rmtree(folder / ASIDE, ignore_errors=True)
+        if checkpoint and before is not None and not finished:
+            changes = _differences(before, settings)
+            if changes and allow_changes and not overwrite:
+                logger.warning("%s: going on with other settings (%s)", folder, "; ".join(changes))
+                _write_recipe(recipe, settings)
+                changes = []
+            if not changes:
+                return checkpoint
         in_the_way = _in_the_way(folder, finished, checkpoint, before, settings)
         if in_the_way and not overwrite:
             remedy = "choose another --output_dir, or add --overwrite_output_dir to replace it"
+            if checkpoint and not finished and before is not None:
+                remedy += ", or --allow_changed_settings to go on with it as it is now"
             raise ValueError(f"{folder}: holds {in_the_way}: {remedy}")
-        if not in_the_way and _matching(folder, ("checkpoint-*",)):
-            logger.warning("%s: holds no checkpoint that was written to its end: training starts anew", folder)
         for path in _matching(folder, OURS):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        recipe.write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        _write_recipe(recipe, settings)
     except OSError as error:
         raise ValueError(f"{folder}: can't be used as the output folder: {error.strerror}") from error
     return None
@@ -112,9 +114,14 @@ def _in_the_way(
         return "a finished model"
     if before is None:
         return ", ".join(path.name for path in _matching(folder, OURS))
-    if not checkpoint:
-        return ""
+    if not checkpoint:  # never from scratch by surprise, where there was something to go on from
+        broken = [f"{path.name}: {fault_of(path)}" for path in checkpoints(folder)]
+        return f"an unfinished run whose checkpoints are all broken ({'; '.join(broken)})" if broken else ""
     return f"an unfinished run with other settings ({'; '.join(_differences(before, settings))})"
+
+
+def _write_recipe(recipe: Path, settings: dict[str, Any]) -> None:
+    recipe.write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def _differences(before: dict[str, Any], settings: dict[str, Any]) -> list[str]:
@@ -129,4 +136,4 @@ def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return sorted({path for pattern in patterns for path in folder.glob(pattern)})
 
 
-__all__ = ["RECIPE", "RESULTS", "complete_checkpoints", "last_checkpoint", "open_output_dir", "save_results"]
+__all__ = ["RECIPE", "RESULTS", "open_output_dir", "save_results"]

@@ -1,15 +1,19 @@
 """What every trainer here does the paper's way: the schedule, and an end on Ctrl-C that leaves a checkpoint."""
 
+import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import EarlyStoppingCallback, Trainer
 from transformers.trainer_utils import SchedulerType
 
 from modeling_vanilla.training.arguments import VanillaTrainingArguments
 from modeling_vanilla.training.averaging import average_weights, best_checkpoints, keep_best, last_checkpoints
+from modeling_vanilla.training.checkpoints import ASIDE, STATE, checkpoints, last_checkpoint, publish, remove, seal
 from modeling_vanilla.training.interruption import CheckpointOnInterrupt
 from modeling_vanilla.training.schedule import inverse_sqrt_schedule, noam_peak
 
@@ -32,6 +36,7 @@ class PaperTrainer(Trainer):
                 )
             warmup_steps = self.args.get_warmup_steps(self.args.max_steps)
             self.args.learning_rate = noam_peak(self.model.config.d_model, warmup_steps)
+        self._is_saving = False
         self.interruption = CheckpointOnInterrupt(self.accelerator)
         self.add_callback(self.interruption)
         if self.args.early_stopping_patience:
@@ -49,10 +54,100 @@ class PaperTrainer(Trainer):
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        super()._save_checkpoint(*args, **kwargs)
-        if self.args.keep_best and self.args.should_save:
-            keep_best(Path(self.args.output_dir), self.args)
+    def _get_output_dir(self, trial: Any) -> str:
+        """The library's; while a checkpoint is being written, the place aside."""
+        folder = super()._get_output_dir(trial)
+        return str(Path(folder) / ASIDE) if self._is_saving else folder
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """The library's, but whole or not at all; older checkpoints go when the new one is there."""
+        folder, name = Path(self._get_output_dir(trial)), f"checkpoint-{self.state.global_step}"
+        fault: Exception | None = None
+        best, self.state.best_global_step = self.state.best_global_step, None  # it would look for that one aside
+        self._is_saving = True
+        try:
+            super()._save_checkpoint(model, trial)
+            self._running_loss_file(folder / ASIDE / name).write_text(json.dumps(self._running_loss()))
+        except (OSError, SafetensorError, RuntimeError) as error:
+            fault = error
+        finally:
+            self._is_saving = False
+            self.state.best_global_step = best
+        if self._any_process(fault is not None):  # which is also where the processes wait for each other
+            return self._not_saved(folder, name, fault)
+        if self.args.should_save:
+            try:
+                self._finish_checkpoint(folder, name)
+            except OSError as error:
+                fault = error
+        if self._any_process(fault is not None):
+            return self._not_saved(folder, name, fault)
+        return None
+
+    def _finish_checkpoint(self, folder: Path, name: str) -> None:
+        aside = folder / ASIDE
+        best = self.state.best_global_step
+        if best and (best == self.state.global_step or (folder / f"checkpoint-{best}").is_dir()):
+            self.state.best_model_checkpoint = str(folder / f"checkpoint-{best}")
+        self.state.save_to_json(str(aside / name / STATE))
+        seal(aside / name)
+        publish(aside / name, folder / name)
+        aside.rmdir()
+        if self.args.keep_best:
+            keep_best(folder, self.args, self.state.log_history)
+        elif limit := self.args.save_total_limit:
+            kept = {Path(self.state.best_model_checkpoint or "").name, name}
+            older = [path for path in checkpoints(folder) if path.name not in kept]
+            remove(older[: max(0, len(checkpoints(folder)) - limit)])
+
+    def _any_process(self, mine: bool) -> bool:
+        """Whether it is so on any process."""
+        if self.accelerator.num_processes == 1:
+            return mine
+        flag = torch.tensor([int(mine)], device=self.accelerator.device)
+        return bool(self.accelerator.reduce(flag, reduction="sum").item())
+
+    def _not_saved(self, folder: Path, name: str, fault: Exception | None) -> None:
+        """Says so; then goes on, or ends the run, as `on_save_error` says."""
+        shutil.rmtree(folder / ASIDE, ignore_errors=True)
+        why = str(getattr(fault, "strerror", None) or fault or "another process failed").splitlines()[0]
+        last = last_checkpoint(folder)
+        message = f"{folder / name}: could not be written: {why}; " + (
+            f"{last.name} is the last sound checkpoint" if last else "there is no checkpoint yet"
+        )
+        if self.args.on_save_error == "continue":
+            logger.error("%s; training goes on", message)
+            return
+        raise ValueError(f"{message}: mend the cause, and the same command goes on from there")
+
+    def _load_best_model(self) -> None:
+        if self.state.best_model_checkpoint:  # as this folder is called now, which may have been moved
+            name = Path(self.state.best_model_checkpoint).name
+            self.state.best_model_checkpoint = str(Path(self.args.output_dir) / name)
+        super()._load_best_model()
+
+    # The losses since the last log, which the library forgets when a run is resumed between two logs.
+
+    def _running_loss(self) -> dict[str, float]:
+        return {
+            "loss": self._tr_loss.item(),
+            "total": self._total_loss_scalar,
+            "logged": self._globalstep_last_logged,
+            "start": self._loss_start,
+        }
+
+    def _restore_running_loss(self, saved: dict[str, float]) -> None:
+        self._tr_loss.fill_(saved["loss"])
+        self._total_loss_scalar, self._globalstep_last_logged = saved["total"], int(saved["logged"])
+        self._loss_start = int(saved["start"])
+
+    def _running_loss_file(self, checkpoint: Path) -> Path:
+        return checkpoint / f"running_loss_{self.args.process_index}.json"
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        if "train_loss" in logs:
+            logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step - self._loss_start, 0.001)
+        super().log(logs, *args, **kwargs)
 
     def average(self) -> None:
         """Gives the model the mean of the last or best checkpoints' weights, where the arguments ask for it."""
@@ -75,13 +170,19 @@ class PaperTrainer(Trainer):
         load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
         super()._issue_warnings_after_load(load_result)
 
-    def _inner_training_loop(self, *args: Any, **kwargs: Any):
+    def _inner_training_loop(self, *args: Any, resume_from_checkpoint: Any = None, **kwargs: Any):
+        self._resumed = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        self._loss_start = 0
         try:
-            return super()._inner_training_loop(*args, **kwargs)
+            return super()._inner_training_loop(*args, resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         finally:
             self.interruption.restore()
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self._resumed:
+            file, self._resumed, self._loss_start = self._running_loss_file(self._resumed), None, self.state.global_step
+            if file.is_file():  # not on more processes than there were
+                self._restore_running_loss(json.loads(file.read_text(encoding="utf-8")))
         if self.state.global_step >= self.state.max_steps:  # resumed at the end: the library would do one more update
             self.control.should_training_stop = True
             return

@@ -54,6 +54,7 @@ OF_IMAGES = dict.fromkeys(
     ),
     "images have no text",
 )
+SAY_NOTHING = {"overwrite_output_dir", "allow_changed_settings"}  # of the run itself
 WITHOUT_EFFECT = {
     "auto_find_batch_size": "give smaller batches where memory doesn't suffice",
     "resume_from_checkpoint": "the same command again goes on with an unfinished run",
@@ -101,6 +102,10 @@ class ModelArguments:
     )
     overwrite_output_dir: bool = field(
         default=False, metadata={"help": "Replace a finished model, or another run, that output_dir holds."}
+    )
+
+    allow_changed_settings: bool = field(
+        default=False, metadata={"help": "Go on with an unfinished run in output_dir whose settings were others."}
     )
 
     def __post_init__(self) -> None:
@@ -264,7 +269,7 @@ def load_recipe(name: str | None, overrides: Sequence[str] = ()) -> Recipe:
             raise ValueError(f"{key!r} has no effect here: {without_effect[key]}")
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
-    settings = {key: value for key, value in asked.items() if key != "overwrite_output_dir"}  # says nothing of the run
+    settings = {key: value for key, value in asked.items() if key not in SAY_NOTHING}
     *groups, config = (
         {key: value for key, value in asked.items() if key in names}
         for names in (*map(_field_names, (DataArguments, ModelArguments, VanillaTrainingArguments)), config_fields())

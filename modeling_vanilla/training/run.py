@@ -82,7 +82,9 @@ def _open_output_dir(recipe: Recipe, folder: Path) -> Path | None:
     outcome: list[Any] = [None, None]
     if recipe.training.process_index == 0:
         try:
-            outcome[0] = open_output_dir(folder, recipe.settings, recipe.model.overwrite_output_dir)
+            outcome[0] = open_output_dir(
+                folder, recipe.settings, recipe.model.overwrite_output_dir, recipe.model.allow_changed_settings
+            )
         except ValueError as error:
             outcome[1] = str(error)
     checkpoint, refusal = broadcast_object_list(outcome)

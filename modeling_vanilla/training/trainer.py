@@ -127,6 +127,15 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
             self._nll, self._nll_since = torch.zeros_like(self._nll), self.state.global_step
         super().log(logs, start_time)
 
+    def _running_loss(self) -> dict[str, float]:
+        since = self._initial_global_step if self._nll_since is None else self._nll_since
+        return {**super()._running_loss(), "nll": self._nll.item(), "nll_since": since}
+
+    def _restore_running_loss(self, saved: dict[str, float]) -> None:
+        super()._restore_running_loss(saved)
+        self._nll.fill_(saved["nll"])
+        self._nll_since = int(saved["nll_since"])
+
     def _inner_training_loop(self, *args: Any, **kwargs: Any):
         self._nll, self._nll_since = torch.zeros_like(self._nll), None
         return super()._inner_training_loop(*args, **kwargs)

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from modeling_vanilla.training.output import last_checkpoint, open_output_dir
+from modeling_vanilla.training.checkpoints import ASIDE, last_checkpoint, seal
+from modeling_vanilla.training.output import open_output_dir
 
 SETTINGS = {"model": "tiny", "seed": 1}
 
@@ -15,6 +16,7 @@ def checkpoint(folder, step, complete=True):
     (path / "model.safetensors").write_bytes(b"")
     if complete:
         (path / "trainer_state.json").write_text("{}")
+        seal(path)
     return path
 
 
@@ -38,15 +40,35 @@ def test_the_newest_is_the_one_of_most_steps_not_of_the_alphabet(tmp_path):
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, {**SETTINGS, "seed": 2}])
-def test_a_run_without_a_checkpoint_starts_anew_and_says_so(tmp_path, settings, caplog):
+def test_a_run_that_never_saved_starts_anew(tmp_path, settings):
     """After a mistake in the data, say: whatever the settings are now, and with nothing that it left."""
     open_output_dir(tmp_path, SETTINGS)
-    checkpoint(tmp_path, 5, complete=False)
+    checkpoint(tmp_path / ASIDE, 5, complete=False)
     (tmp_path / "tokenizer.json").write_text("")
     assert open_output_dir(tmp_path, settings) is None
-    assert "training starts anew" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
     assert f"seed: {settings['seed']}" in (tmp_path / "recipe.yaml").read_text()
+
+
+def test_a_run_whose_checkpoints_are_all_broken_is_not_started_anew_by_surprise(tmp_path):
+    open_output_dir(tmp_path, SETTINGS)
+    checkpoint(tmp_path, 5, complete=False)
+    (checkpoint(tmp_path, 10) / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(
+        ValueError, match=r"checkpoint-5: it has no manifest.*checkpoint-10: .* has 1 byte"
+    ):
+        open_output_dir(tmp_path, SETTINGS)
+    assert open_output_dir(tmp_path, SETTINGS, overwrite=True) is None
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
+
+
+def test_changed_settings_are_allowed_when_said_so(tmp_path, caplog):
+    open_output_dir(tmp_path, SETTINGS)
+    checkpoint(tmp_path, 5)
+    changed = {**SETTINGS, "max_steps": 20}
+    assert open_output_dir(tmp_path, changed, allow_changes=True) == tmp_path / "checkpoint-5"
+    assert "max_steps was None, is 20" in caplog.text
+    assert open_output_dir(tmp_path, changed) == tmp_path / "checkpoint-5"  # they are the run's now
 
 
 def test_a_run_stopped_while_it_translated_the_test_sets_goes_on(tmp_path):

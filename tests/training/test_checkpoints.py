@@ -1,0 +1,239 @@
+"""Checkpoints whole or absent: what a fault in writing or on the disk leaves, and what a run makes of it."""
+
+import errno
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from modeling_vanilla.scripts import train
+from modeling_vanilla.training import VanillaTrainer
+from modeling_vanilla.training.checkpoints import ASIDE, checkpoints, fault_of, last_checkpoint, remove, seal
+from tests.fixtures import train_words, write_corpus
+
+from .conftest import make_model, make_pairs
+from .test_trainer import arguments
+
+
+def sealed(folder):
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"weights" * 100)
+    (folder / "trainer_state.json").write_text("{}")
+    (folder / "inner").mkdir()
+    (folder / "inner" / "more").write_bytes(b"more")
+    seal(folder)
+    return folder
+
+
+def truncate(folder):
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.truncate(10)
+
+
+def flip(folder):
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    data[50] ^= 1
+    (folder / "model.safetensors").write_bytes(data)
+
+
+SPOILERS = {
+    "has 10 bytes in the place of 700": truncate,
+    "has changed since": flip,
+    "inner/more is missing": lambda folder: (folder / "inner" / "more").unlink(),
+    "has no manifest.json": lambda folder: (folder / "manifest.json").unlink(),
+    "manifest.json can't be read": lambda folder: (folder / "manifest.json").write_text("[1"),
+    "manifest.json can't be read ": lambda folder: (folder / "manifest.json").write_text('{"a": 3}'),
+    "trainer_state.json is missing": lambda folder: (folder / "trainer_state.json").unlink(),
+}
+
+
+@pytest.mark.parametrize("fault", SPOILERS)
+def test_a_broken_checkpoint_is_named_and_left_out(tmp_path, caplog, fault):
+    for step in (5, 10):
+        sealed(tmp_path / f"checkpoint-{step}")
+    assert fault_of(tmp_path / "checkpoint-10") is None
+    SPOILERS[fault](tmp_path / "checkpoint-10")
+    assert fault.strip() in fault_of(tmp_path / "checkpoint-10")
+    assert last_checkpoint(tmp_path).name == "checkpoint-5"
+    assert f"checkpoint-10: left out: {fault_of(tmp_path / 'checkpoint-10')}" in caplog.text
+
+
+def test_what_is_no_checkpoint_is_none(tmp_path):
+    for name in ("checkpoint-x", "checkpoint-", ASIDE, "checkpoint-7.old"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "checkpoint-3").write_text("a file")
+    assert checkpoints(tmp_path) == []
+
+
+def test_a_half_removed_checkpoint_is_broken(tmp_path, monkeypatch):
+    folder = sealed(tmp_path / "checkpoint-5")
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed after the first step
+    remove([folder])
+    assert fault_of(folder)
+
+
+# In training
+
+
+def trainer(folder, **changes):
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 8, **changes}
+    return VanillaTrainer(
+        make_model(), arguments(folder, **settings), train_dataset=make_pairs(), eval_dataset=make_pairs(9, seed=5)
+    )
+
+
+def names(folder) -> list[str]:
+    return [path.name for path in checkpoints(folder)]
+
+
+def test_every_checkpoint_of_a_run_is_sound(tmp_path):
+    trainer(tmp_path).train()
+    assert names(tmp_path) == ["checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-8"]
+    assert [fault_of(path) for path in checkpoints(tmp_path)] == [None] * 4
+    assert not (tmp_path / ASIDE).exists()
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_the_newest_and_the_best_stay(tmp_path, limit):
+    settings = {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "metric_for_best_model": "nll",
+        "load_best_model_at_end": True,
+    }
+    one = trainer(tmp_path, save_total_limit=limit, learning_rate=0.3, **settings)
+    nll = {2: 3.0, 4: 1.0, 6: 2.0, 8: 4.0}
+    one.evaluate = lambda *_, **__: {"eval_nll": nll[one.state.global_step]}
+    one.train()
+    assert one.state.best_model_checkpoint == str(tmp_path / "checkpoint-4")
+    assert (
+        names(tmp_path)
+        == {
+            1: ["checkpoint-4"],  # the library's rule for a limit of 1, at the end
+            2: ["checkpoint-4", "checkpoint-8"],
+            3: ["checkpoint-4", "checkpoint-6", "checkpoint-8"],
+        }[limit]
+    )
+    saved = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
+    for name, weight in saved.items():
+        assert torch.equal(one.model.state_dict()[name], weight)
+
+
+def fail_at(monkeypatch, where: str, error: Exception, call: int = 2) -> None:
+    """Has a function of the trainer fail when it is called the `call`-th time."""
+    original, calls = getattr(VanillaTrainer, where), []
+
+    def failing(self, *args, **kwargs):
+        calls.append(1)
+        result = original(self, *args, **kwargs)
+        if len(calls) == call:
+            raise error
+        return result
+
+    monkeypatch.setattr(VanillaTrainer, where, failing)
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+FAULTS = [
+    ("save_model", FULL, "No space left on device"),
+    ("_save_optimizer_and_scheduler", RuntimeError("PytorchStreamWriter failed writing file data/1"), "failed writing"),
+    ("_save_rng_state", PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),
+]
+
+
+@pytest.mark.parametrize(("where", "error", "message"), FAULTS)
+def test_a_fault_in_writing_ends_the_run_with_the_last_sound_checkpoint(tmp_path, monkeypatch, where, error, message):
+    fail_at(monkeypatch, where, error)
+    with pytest.raises(ValueError, match=rf"checkpoint-4: could not be written: .*{message}.*checkpoint-2 is the last"):
+        trainer(tmp_path).train()
+    assert names(tmp_path) == ["checkpoint-2"]
+    assert fault_of(tmp_path / "checkpoint-2") is None
+    assert not (tmp_path / ASIDE).exists()
+
+
+def test_a_fault_in_writing_is_passed_over_when_told_so(tmp_path, monkeypatch, caplog):
+    fail_at(monkeypatch, "save_model", FULL)
+    one = trainer(tmp_path, on_save_error="continue", save_total_limit=2)
+    one.train()
+    assert "checkpoint-4: could not be written: No space left on device; checkpoint-2 is the last sound" in caplog.text
+    assert names(tmp_path) == ["checkpoint-6", "checkpoint-8"]
+    assert one.state.global_step == 8
+
+
+def test_old_ones_stay_until_the_new_one_is_sound(tmp_path, monkeypatch):
+    fail_at(monkeypatch, "save_model", FULL)
+    with pytest.raises(ValueError, match="could not be written"):
+        trainer(tmp_path, save_total_limit=1).train()
+    assert names(tmp_path) == ["checkpoint-2"]
+
+
+def test_a_run_goes_on_from_the_newest_sound_checkpoint(tmp_path):
+    """Byte for byte as if the newest had never been: the last one is cut short, as by a full disk or a bad block."""
+    data = write_corpus(tmp_path / "data")
+    words = train_words(data, tmp_path / "whole", max_steps=30, save_strategy="steps", save_steps=10, dropout=0.1)
+    assert train.run(words) == 0
+    again = [word.replace("whole", "again") for word in words]
+    assert train.run(again) == 0
+    for path in [*(tmp_path / "again").glob("*.safetensors"), tmp_path / "again" / "results.json"]:
+        path.unlink()
+    shutil.rmtree(tmp_path / "again" / "checkpoint-30")
+    truncate(tmp_path / "again" / "checkpoint-20")
+    assert train.run(again) == 0
+    assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
+
+
+def killed_run(words: list[str], kills: list[float]) -> int:
+    """Repeats the command, killed after so many seconds each time and at last left alone; how many kills hit it."""
+    hits = 0
+    for seconds in (*kills, None):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "modeling_vanilla.scripts.train", *words],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        if seconds is None:
+            error = process.communicate()[1].decode()
+            assert process.returncode == 0, error
+            return hits
+        time.sleep(seconds)
+        process.send_signal(signal.SIGKILL)
+        hits += process.wait() == -signal.SIGKILL
+        if process.returncode == 0:
+            return hits
+    return hits
+
+
+def test_kill_9_at_any_moment_changes_nothing(tmp_path):
+    """The small version; `pytest -m slow` has twenty kills."""
+    check_kills(tmp_path, 2)
+
+
+@pytest.mark.slow
+def test_twenty_kills_change_nothing(tmp_path):
+    check_kills(tmp_path, 20)
+
+
+def check_kills(tmp_path, count: int) -> None:
+    data = write_corpus(tmp_path / "data")
+    # Saved so often that a kill is likely to meet a save; long enough for all of them.
+    words = train_words(
+        data, tmp_path / "whole", max_steps=60 + 60 * count, save_strategy="steps", save_steps=3, save_total_limit=2,
+        dropout=0.1, bpe_dropout=0.1, eval_strategy="steps", eval_steps=20, predict_with_generate="false",
+    )  # fmt: skip
+    start = time.monotonic()
+    killed_run(words, [])
+    seconds = time.monotonic() - start
+    generator = torch.Generator().manual_seed(count)
+    moments = (torch.rand(count, generator=generator) * 0.5 + 0.4) * seconds  # after start-up, before the end
+    again = [word.replace("whole", "again") for word in words]
+    assert killed_run(again, moments.tolist()) >= 1
+    assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
+    histories = [json.loads((tmp_path / name / "results.json").read_text())["history"] for name in ("again", "whole")]
+    for one, other in zip(*histories, strict=True):
+        clocks = {key for key in one if key.endswith(("runtime", "per_second"))}
+        assert {k: v for k, v in one.items() if k not in clocks} == {k: v for k, v in other.items() if k not in clocks}
