@@ -58,6 +58,18 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
     early_stopping_patience: int = field(
         default=0, metadata={"help": "Stop after so many evaluations without a better metric_for_best_model; 0: never."}
     )
+    on_bad_update: str = field(
+        default="stop",
+        metadata={
+            "help": "When a loss or gradient isn't finite, or explodes: stop the run, or skip the update. Its batch "
+            "and sentences are kept in bad-updates, in output_dir.",
+            "choices": ("stop", "skip"),
+        },
+    )
+    explosion_ratio: float = field(
+        default=100.0,
+        metadata={"help": "A gradient explodes above this times the median norm of the last 100 updates; 0: never."},
+    )
     on_save_error: str = field(
         default="stop",
         metadata={

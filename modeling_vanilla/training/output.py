@@ -26,6 +26,7 @@ OURS = (
     "predictions",
     "checkpoint-*",
     ASIDE,
+    "bad-updates",
     "runs",
     *WEIGHTS,
 )

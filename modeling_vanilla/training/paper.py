@@ -13,6 +13,7 @@ from transformers.trainer_utils import SchedulerType
 
 from modeling_vanilla.training.arguments import VanillaTrainingArguments
 from modeling_vanilla.training.averaging import average_weights, best_checkpoints, keep_best, last_checkpoints
+from modeling_vanilla.training.bad_updates import FOLDER, BadUpdate, GradientWatch, likely_cause, save_update
 from modeling_vanilla.training.checkpoints import ASIDE, STATE, checkpoints, last_checkpoint, publish, remove, seal
 from modeling_vanilla.training.interruption import CheckpointOnInterrupt
 from modeling_vanilla.training.schedule import inverse_sqrt_schedule, noam_peak
@@ -37,6 +38,8 @@ class PaperTrainer(Trainer):
             warmup_steps = self.args.get_warmup_steps(self.args.max_steps)
             self.args.learning_rate = noam_peak(self.model.config.d_model, warmup_steps)
         self._is_saving = False
+        self._watch = GradientWatch(self.args.explosion_ratio)
+        self._update: list[dict[str, Any]] = []  # the batches of the update at hand
         self.interruption = CheckpointOnInterrupt(self.accelerator)
         self.add_callback(self.interruption)
         if self.args.early_stopping_patience:
@@ -120,6 +123,32 @@ class PaperTrainer(Trainer):
             return
         raise ValueError(f"{message}: mend the cause, and the same command goes on from there")
 
+    # Updates that would spoil the model ----------------------------------------------------------------------------
+
+    def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        self._update.append(inputs)
+        return super().training_step(model, inputs, *args, **kwargs)
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """The library's, just before an update is made: the same on all processes."""
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        batches, self._update = self._update, []
+        fault = None if norm is None else self._watch.fault(float(norm))
+        if fault:
+            self._bad_update(model, batches, fault)
+        return norm
+
+    def _bad_update(self, model: Any, batches: list[dict[str, Any]], fault: str) -> None:
+        step, plain = self.state.global_step + 1, self.accelerator.unwrap_model(model)
+        folder, name = Path(self.args.output_dir) / FOLDER, f"update-{step}-process-{self.args.process_index}"
+        rows = save_update(folder, name, batches, plain, self.processing_class)
+        cause = likely_cause(plain, rows, self.args, self._get_learning_rate())
+        message = f"update {step}: {fault}; likely cause: {cause}; its sentences are in {folder / name}.jsonl"
+        if self.args.on_bad_update == "stop":
+            raise BadUpdate(message)
+        logger.error("%s; skipped", message)
+        model.zero_grad()  # to None, which the optimizer passes over
+
     def _load_best_model(self) -> None:
         if self.state.best_model_checkpoint:  # as this folder is called now, which may have been moved
             name = Path(self.state.best_model_checkpoint).name
@@ -128,18 +157,20 @@ class PaperTrainer(Trainer):
 
     # The losses since the last log, which the library forgets when a run is resumed between two logs.
 
-    def _running_loss(self) -> dict[str, float]:
+    def _running_loss(self) -> dict[str, Any]:
         return {
             "loss": self._tr_loss.item(),
             "total": self._total_loss_scalar,
             "logged": self._globalstep_last_logged,
             "start": self._loss_start,
+            "norms": list(self._watch.norms),
         }
 
-    def _restore_running_loss(self, saved: dict[str, float]) -> None:
+    def _restore_running_loss(self, saved: dict[str, Any]) -> None:
         self._tr_loss.fill_(saved["loss"])
         self._total_loss_scalar, self._globalstep_last_logged = saved["total"], int(saved["logged"])
         self._loss_start = int(saved["start"])
+        self._watch.norms.extend(saved["norms"])
 
     def _running_loss_file(self, checkpoint: Path) -> Path:
         return checkpoint / f"running_loss_{self.args.process_index}.json"

@@ -46,6 +46,7 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
         self.label_smoother = None  # it needs all the logits; the model's loss doesn't
         self._nll = torch.zeros((), device=self.args.device)  # summed over updates since the last log ...
+        self._sound_nll = self._nll  # before the update at hand
         self._nll_since: int | None = None  # ... which was at this step
 
     # Batches ------------------------------------------------------------------------------------------------------
@@ -110,11 +111,17 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
 
     # Loss ---------------------------------------------------------------------------------------------------------
 
+    def _bad_update(self, *args: Any) -> None:
+        self._nll = torch.where(self._nll.isfinite(), self._nll, self._sound_nll)
+        super()._bad_update(*args)
+
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         inputs = {**inputs, "label_smoothing": self.args.label_smoothing_factor}
         if self.args.r_drop and model.training:
             inputs = {**twice(inputs), "loss_function": partial(r_drop_loss, self.args.r_drop)}
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
+        if len(self._update) <= 1:
+            self._sound_nll = self._nll.clone()
         self._nll += outputs["nll"].detach()  # a share of the update's: pieces and processes add up
         return (loss, outputs) if return_outputs else loss
 
@@ -127,11 +134,11 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
             self._nll, self._nll_since = torch.zeros_like(self._nll), self.state.global_step
         super().log(logs, start_time)
 
-    def _running_loss(self) -> dict[str, float]:
+    def _running_loss(self) -> dict[str, Any]:
         since = self._initial_global_step if self._nll_since is None else self._nll_since
         return {**super()._running_loss(), "nll": self._nll.item(), "nll_since": since}
 
-    def _restore_running_loss(self, saved: dict[str, float]) -> None:
+    def _restore_running_loss(self, saved: dict[str, Any]) -> None:
         super()._restore_running_loss(saved)
         self._nll.fill_(saved["nll"])
         self._nll_since = int(saved["nll_since"])

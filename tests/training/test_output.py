@@ -54,9 +54,7 @@ def test_a_run_whose_checkpoints_are_all_broken_is_not_started_anew_by_surprise(
     open_output_dir(tmp_path, SETTINGS)
     checkpoint(tmp_path, 5, complete=False)
     (checkpoint(tmp_path, 10) / "model.safetensors").write_bytes(b"x")
-    with pytest.raises(
-        ValueError, match=r"checkpoint-5: it has no manifest.*checkpoint-10: .* has 1 byte"
-    ):
+    with pytest.raises(ValueError, match=r"checkpoint-5: it has no manifest.*checkpoint-10: .* has 1 byte"):
         open_output_dir(tmp_path, SETTINGS)
     assert open_output_dir(tmp_path, SETTINGS, overwrite=True) is None
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
