@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> None:
     from modeling_vanilla.data.text_files import read_parallel
     from modeling_vanilla.decoding.translator import as_line
     from modeling_vanilla.evaluation.metrics import compare_systems, corpus_scores, measure
-    from modeling_vanilla.training.output import save_results
+    from modeling_vanilla.training.output import RESULTS, save_results
 
     for name in args.measures:
         measure(name, tokenize=args.tokenize)  # a mistake there is known before hours of translating
@@ -61,8 +61,12 @@ def main(argv: Sequence[str]) -> None:
         raise ValueError(f"{args.source}: empty, so there is nothing to score")
     names = system_names(args.systems)
     single = len(names) == 1
-    if args.save and not all(Path(system).is_dir() for system in args.systems):
-        raise ValueError("--save: the figures are kept in the model's own folder, so every system must be one")
+    if not single and (args.bootstrap < 2 or args.trials < 1 or len(pairs) < 2):
+        raise ValueError("a comparison needs --bootstrap of at least 2, --trials, and at least two sentences")
+    if args.save and not all((Path(system) / RESULTS).is_file() for system in args.systems):
+        raise ValueError(f"--save: every system must be a folder that `vanilla train` wrote, with its {RESULTS}")
+    if args.output and single and Path(args.output).is_dir():
+        raise ValueError(f"--output {args.output}: is a folder; give a file")
     if args.output:
         make_folder(str(Path(args.output).parent) if single else args.output)
     sources, references = zip(*pairs, strict=True)
@@ -87,8 +91,16 @@ def main(argv: Sequence[str]) -> None:
     print(json.dumps(report, indent=2, ensure_ascii=False) if args.json else text)
     if args.save:
         for name, system in zip(names, args.systems, strict=True):
-            dataset = Path(args.source).name.split(".")[0]
+            dataset = data_set_name(args.source)
             save_results(Path(system), [{"dataset": dataset, **score.to_dict()} for score in results[name]])
+
+
+def data_set_name(source: str) -> str:
+    """What training calls a test file: its name without the language and what compresses it."""
+    path = Path(source)
+    if path.suffix in (".gz", ".xz", ".zst"):
+        path = path.with_suffix("")
+    return path.stem
 
 
 def system_names(systems: Sequence[str]) -> list[str]:

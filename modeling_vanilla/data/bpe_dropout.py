@@ -51,6 +51,9 @@ class BPEDropout:
         self._cut = lru_cache(CACHED_WORDS)(self._cut_word)
         self._words = lru_cache(CACHED_TEXTS)(self._words_of)
 
+    def __reduce__(self) -> Any:
+        return BPEDropout, (self.tokenizer, self.p, self.seed)  # without its caches, which can't be sent to a worker
+
     def __call__(self, rows: Sequence[np.ndarray], draw: np.random.Generator) -> list[np.ndarray]:
         """
         New ids (int32) of each row of ids, as the tokenizer gave them, special tokens included.

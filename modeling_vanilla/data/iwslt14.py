@@ -90,7 +90,9 @@ def _read(archive: Path) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
 
 
 def _training_text(lines: list[str]) -> list[str]:
-    return [TAGS.sub("", line).strip() for line in lines if line.strip() and not NOT_TEXT.match(line.strip())]
+    if lines and not lines[-1]:  # after the last line's end; blank ones between are one side of a pair
+        lines = lines[:-1]
+    return [TAGS.sub("", line).strip() for line in lines if not NOT_TEXT.match(line.strip())]
 
 
 def _test_text(lines: Callable[[str], list[str]], lang: str) -> list[str]:

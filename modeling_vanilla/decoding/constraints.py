@@ -4,7 +4,7 @@ Post and Vilar 2018 (arXiv 1804.06609), dynamic beam allocation: a hypothesis ha
 that it has produced; the beam is dealt out to the banks in turn, and a hypothesis may end only with all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -15,11 +15,12 @@ NEVER = -1e9  # the score of what can't be chosen, as in the library's search
 
 
 class State(NamedTuple):
-    """How far a hypothesis is: the phrases that are still to come, and how much of which one it is in."""
+    """How far a hypothesis is: phrases to come, how much of which one it is in, and the one just finished."""
 
     open: tuple[Phrase, ...]
     current: Phrase = ()
     done: int = 0
+    last: Phrase = ()
 
     @property
     def left(self) -> int:
@@ -30,16 +31,20 @@ class State(NamedTuple):
         """Tokens that would bring it on."""
         return {self.current[self.done]} if self.current else {phrase[0] for phrase in self.open}
 
-    def after(self, token: int) -> "State":
+    def after(self, token: int, goes_on: bool = False) -> "State":
+        """The state after one more token; `goes_on`: it is a part of the word before it."""
+        if self.last and goes_on:
+            return State((*self.open, self.last)).after(token)  # the phrase was but the beginning of a word
         if self.current:
             if token == self.current[self.done]:
-                return State(self.open) if self.done + 1 == len(self.current) else self._replace(done=self.done + 1)
+                more = self._replace(done=self.done + 1)
+                return State(self.open, last=self.current) if more.done == len(self.current) else more
             return State((*self.open, self.current)).after(token)  # broken off: it is all to come again
         for index, phrase in enumerate(self.open):
             if phrase[0] == token:
                 rest = self.open[:index] + self.open[index + 1 :]
-                return State(rest) if len(phrase) == 1 else State(rest, phrase, 1)
-        return self
+                return State(rest, last=phrase) if len(phrase) == 1 else State(rest, phrase, 1)
+        return State(self.open)
 
 
 class Constraints:
@@ -48,10 +53,14 @@ class Constraints:
         phrases: of each sentence, the token ids of what its translation must contain; none for most.
         num_beams: K.
         ends: the tokens that end a translation.
+        going_on: tokens that go on with the word before them, so that a phrase before one isn't whole.
     """
 
-    def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], num_beams: int, ends: Sequence[int]):
-        self.ends = set(ends)
+    def __init__(
+        self, phrases: Sequence[Sequence[Sequence[int]]], num_beams: int, ends: Sequence[int],
+        going_on: Collection[int] = (),
+    ):  # fmt: skip
+        self.ends, self.going_on = set(ends), going_on
         self.states = [[State(tuple(tuple(p) for p in row if p))] * num_beams if any(row) else [] for row in phrases]
         self._next: dict[int, list[State]] = {}
         self._met: set[int] = set()  # sentences with a finished translation that has all
@@ -84,7 +93,10 @@ class Constraints:
             if not over[b]:
                 self._add(found, states, scores[b].tolist(), log_probs[b])
             ordered = sorted(found, key=lambda key: -found[key])
-            left = {(beam, token): states[beam].after(token).left for beam, token in ordered}
+            after = {(beam, token): states[beam].after(token, token in self.going_on) for beam, token in ordered}
+            left = {key: state.left for key, state in after.items()}
+            if not ordered:  # nothing is possible, which is not for us to mend
+                continue
             if over[b] or is_last:  # what has all, or else what is nearest to it
                 least = 0 if sentence in self._met else min(left.values())
                 picked = [key for key in ordered if left[key] == least][:C]
@@ -94,7 +106,7 @@ class Constraints:
                 picked = (ending + self._deal([key for key in ordered if key[1] not in self.ends], left, K))[:C]
             if any(not left[key] and key[1] in self.ends for key in picked):
                 self._met.add(sentence)
-            self._next[sentence] = [states[beam].after(token) for beam, token in picked]
+            self._next[sentence] = [after[key] for key in picked]
             self._next[sentence] += [states[0]] * (C - len(picked))
             values[b] = -torch.inf
             for c, (beam, token) in enumerate(picked):
@@ -109,7 +121,8 @@ class Constraints:
         best = log_probs.argmax(-1).tolist()
         for beam, state in enumerate(states):
             for token in (*state.wanted(), best[beam]) if scores[beam] > NEVER / 2 else ():
-                found.setdefault((beam, token), scores[beam] + float(log_probs[beam, token]))
+                if (value := float(log_probs[beam, token])) > -torch.inf:
+                    found.setdefault((beam, token), scores[beam] + value)
             for token in self.ends:
                 if state.left:
                     found.pop((beam, token), None)

@@ -34,6 +34,7 @@ class Glossary:
         """A file with a term, a tab and its translation on each line; a ValueError names the line that hasn't both."""
         terms: dict[str, str] = {}
         for term, translation in read_tsv(Path(path), strict=True):
+            term = _plain(term).strip()
             if terms.setdefault(term, translation) != translation:
                 raise ValueError(f"{path}: two translations for {term!r}: {terms[term]!r} and {translation!r}")
         return cls(terms)
@@ -56,7 +57,12 @@ def _whole_words(term: str) -> str:
 
 
 def _is_letter(character: str) -> bool:
-    return character.isalnum() and unicodedata.east_asian_width(character) not in "WF"
+    return character.isalnum() and len(character) == 1 and unicodedata.east_asian_width(character) not in "WF"
+
+
+def goes_on(token: str) -> bool:
+    """Whether a token goes on with the word before it: it begins with a letter, and no space before that."""
+    return _is_letter(token[:1])
 
 
 def phrase_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -69,4 +75,4 @@ def phrase_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return ids
 
 
-__all__ = ["Glossary", "phrase_ids"]
+__all__ = ["Glossary", "goes_on", "phrase_ids"]

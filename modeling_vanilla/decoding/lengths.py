@@ -1,5 +1,6 @@
 """How long a translation may get, relative to its source; how a source that is too long is cut."""
 
+import math
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -15,6 +16,8 @@ WORD_ENDS = re.compile(r"\s+|(?<=[，、：])")
 
 def max_new_tokens(source_length: int, a: float = 1.0, b: int = 50) -> int:
     """The most tokens of a translation: a · source + b, as a rule the paper's 50 more (section 6.1); at least 1."""
+    if not (math.isfinite(a) and a >= 0 and b >= 0):
+        raise ValueError(f"max_len_a={a}, max_len_b={b}: must be finite numbers of at least 0")
     return max(1, int(a * source_length + b))
 
 

@@ -26,13 +26,13 @@ def packed(model: PreTrainedModel, rows: int) -> Iterator[None]:
             `torch.nn.Linear`'s own: quantised, adapted or hooked, on another device, of another precision, in autocast.
     """
     layers: list[nn.Linear] = []
-    if rows >= MIN_ROWS and torch.backends.mkldnn.is_available() and not torch.is_autocast_enabled("cpu"):
-        for layer in (*model.get_decoder().modules(), model.get_output_embeddings()):
-            if isinstance(layer, nn.Linear) and is_plain(layer) and can_pack(layer.weight):
-                weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), TYPICAL_ROWS)
-                setattr(layer, "forward", partial(multiply, weight=weight, bias=layer.bias))  # noqa: B010
-                layers.append(layer)
     try:
+        if rows >= MIN_ROWS and torch.backends.mkldnn.is_available() and not torch.is_autocast_enabled("cpu"):
+            for layer in (*model.get_decoder().modules(), model.get_output_embeddings()):
+                if isinstance(layer, nn.Linear) and is_plain(layer) and can_pack(layer.weight):
+                    weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), TYPICAL_ROWS)
+                    setattr(layer, "forward", partial(multiply, weight=weight, bias=layer.bias))  # noqa: B010
+                    layers.append(layer)
         yield
     finally:
         for layer in layers:

@@ -17,15 +17,29 @@ from transformers import (
     LogitsProcessorList,
     PreTrainedModel,
     StoppingCriteriaList,
+    generation,
 )
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
+from transformers.utils import logging
 
 from modeling_vanilla.decoding.cache import RoomyLayer
 from modeling_vanilla.decoding.constraints import NEVER, Constraints
 from modeling_vanilla.decoding.lengths import length_divisor
 from modeling_vanilla.decoding.packing import packed
 
+logger = logging.get_logger(__name__)
+
+# Processors and criteria that don't mind in which row of the batch a sentence stands.
+OF_ANY_ROW = (
+    *(generation.MinLengthLogitsProcessor, generation.MinNewTokensLengthLogitsProcessor),
+    *(generation.NoRepeatNGramLogitsProcessor, generation.RepetitionPenaltyLogitsProcessor),
+    *(generation.NoBadWordsLogitsProcessor, generation.SequenceBiasLogitsProcessor),
+    *(generation.SuppressTokensLogitsProcessor, generation.SuppressTokensAtBeginLogitsProcessor),
+    *(generation.ForcedBOSTokenLogitsProcessor, generation.ForcedEOSTokenLogitsProcessor),
+    *(generation.InfNanRemoveLogitsProcessor, generation.ExponentialDecayLengthPenalty),
+    *(generation.LogitNormalization, generation.MaxTimeCriteria, generation.StopStringCriteria),
+)
 SEARCH_NEEDS = {"encoder_outputs", "attention_mask", "cache", "use_cache"}  # of what generate() hands on
 
 
@@ -80,8 +94,9 @@ def search(
     """
     The library's beam search, sentence by sentence the same: `early_stopping`, `length_penalty`, processors and
     criteria mean what they mean there. With one beam it is greedy search. A sentence leaves the batch when nothing can
-    improve its result, so that the last ones don't hold up all. What the library doesn't have: the paper's length
-    penalty (`generation_config.length_penalty_type="paper"`), and the arguments here.
+    improve its result, so that the last ones don't hold up all, unless a processor or criterion may count on its row.
+    What the library doesn't have: the paper's length penalty (`generation_config.length_penalty_type="paper"`), and the
+    arguments here.
 
     Args:
         limits: `(B)`, the most new tokens of each sentence, the last of which is its end.
@@ -103,6 +118,7 @@ def search(
     criteria = StoppingCriteriaList(
         one for one in stopping_criteria if not isinstance(one, EosTokenCriteria | MaxLengthCriteria)
     )
+    may_leave = all(type(one) in OF_ANY_ROW for one in (*logits_processor, *criteria))
     first_limit = max_length if limits is None else int(limits.min())
     limits = torch.full((B,), max_length - start, device=device) if limits is None else limits.to(device)
 
@@ -114,7 +130,9 @@ def search(
     scores = torch.zeros(B, K, device=device)
     scores[:, 1:] = NEVER  # at first all beams are one
     ended, ended_scores = tokens, torch.full((B, K), NEVER, device=device)  # the best that have ended, (B, K, L)
-    results, result_scores = tokens.clone(), ended_scores.clone()
+    ended_lengths = torch.zeros_like(ended_scores, dtype=torch.long)
+    results, result_scores, result_lengths = tokens.clone(), ended_scores.clone(), ended_lengths.clone()
+    done = torch.zeros(B, dtype=torch.bool, device=device)  # those in the batch that have their results
     sentences = torch.arange(B, device=device)  # those still searched
     new_ids = input_ids
     for length in range(start, max_length):
@@ -155,6 +173,7 @@ def search(
         # Of those that end, the first K may be results; of those that don't, the best K go on.
         new_scores = (values / length_divisor(step + 1, alpha, kind)).masked_fill(~stops, NEVER)[:, :K]
         ended_scores, order = torch.cat((ended_scores, new_scores), 1).topk(K)
+        ended_lengths = torch.cat((ended_lengths, torch.full_like(ended_lengths, length + 1)), 1).gather(1, order)
         ended = torch.cat((ended, candidates[:, :K]), 1).gather(1, order[:, :, None].expand(-1, -1, max_length))
         scores, order = values.masked_fill(stops, NEVER).topk(K)
         tokens = candidates.gather(1, order[:, :, None].expand(-1, -1, max_length))
@@ -168,25 +187,31 @@ def search(
         leaves = stops.all(1) | (has_all & (reachable <= ended_scores[:, -1]))
         if early is True or K == 1:
             leaves |= has_all
+        leaves &= ~done
         if leaves.any():
-            results[sentences[leaves]], result_scores[sentences[leaves]] = ended[leaves], ended_scores[leaves]
-            stays = (~leaves).nonzero()[:, 0]
-            if not len(stays):
+            gone = sentences[leaves]
+            results[gone], result_scores[gone], result_lengths[gone] = (
+                x[leaves] for x in (ended, ended_scores, ended_lengths)
+            )
+            done |= leaves
+            if done.all():
                 break
+        if may_leave and leaves.any():
+            stays = (~done).nonzero()[:, 0]
             B, sentences, limits = len(stays), sentences[stays], limits[stays]
-            tokens, scores, rows, ended, ended_scores = (x[stays] for x in (tokens, scores, rows, ended, ended_scores))
+            tokens, scores, rows, done = (x[stays] for x in (tokens, scores, rows, done))
+            ended, ended_scores, ended_lengths = (x[stays] for x in (ended, ended_scores, ended_lengths))
             for member in members:
                 member.keep(stays)
-        if K > 1 or leaves.any():
+        if K > 1 or (may_leave and leaves.any()):
             for member in members:
                 member.reorder(rows.flatten())
         new_ids = tokens[:, :, length].reshape(-1, 1)
 
     count = config.num_return_sequences
-    results = results[:, :count].flatten(0, 1)
-    longest = int((results != fill).nonzero()[:, 1].max()) + 1
+    longest = max(int(result_lengths[:, :count].max()), start + 1)
     return GenerateBeamEncoderDecoderOutput(
-        sequences=results[:, : max(longest, start + 1)], sequences_scores=result_scores[:, :count].flatten()
+        sequences=results[:, :count, :longest].flatten(0, 1), sequences_scores=result_scores[:, :count].flatten()
     )
 
 
@@ -239,6 +264,8 @@ def or_search(decode: Callable, model_class: type[PreTrainedModel]) -> Callable:
         if others <= SEARCH_NEEDS and is_plain_search(model, model_class, generation_config, kwargs.get("cache")):
             with packed(model, len(input_ids)):
                 return search(*arguments, **kwargs).sequences
+        if decode.__name__ == "_beam_search" and getattr(generation_config, "length_penalty_type", None) == "paper":
+            logger.warning_once("length_penalty_type='paper' is unknown to the library, which this search is left to")
         return decode(*arguments, **kwargs)
 
     return decode_or_search

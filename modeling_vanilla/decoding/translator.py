@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,8 +18,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from modeling_vanilla.data.batching import TokenBatchSampler
 from modeling_vanilla.data.tokenizer import tokenizer_digest
 from modeling_vanilla.decoding.alignment import Alignment, align
-from modeling_vanilla.decoding.constraints import Constraints
-from modeling_vanilla.decoding.glossary import Glossary, phrase_ids
+from modeling_vanilla.decoding.constraints import NEVER, Constraints
+from modeling_vanilla.decoding.glossary import Glossary, goes_on, phrase_ids
 from modeling_vanilla.decoding.lengths import (
     MaxLengthPerSource,
     join_pieces,
@@ -215,6 +216,8 @@ class Translator:
             of_pieces = [(prefix, *[""] * len(row))[: len(row)] for prefix, row in zip(prefixes, pieces, strict=True)]
             how.prefixes = [self._prefix_ids(prefix) for row in of_pieces for prefix in row]
         if glossary is not None:
+            if num_beams == 1:
+                raise ValueError("a glossary needs num_beams of at least 2: one can't weigh where a term goes")
             how.phrases = [
                 [phrase_ids(text, self.tokenizer) for text in glossary.translations(piece)] for piece in flat
             ]
@@ -318,6 +321,11 @@ class Translator:
         ids = self.tokenizer(text_target=prefix, add_special_tokens=False, verbose=False).input_ids
         return ids if prefix.strip() else []
 
+    @cached_property
+    def _going_on(self) -> set[int]:
+        """The tokens that go on with the word before them."""
+        return {index for token, index in self.tokenizer.get_vocab().items() if goes_on(token)}
+
     def _must_search(self, how: "Search") -> bool:
         """Whether something is asked for that only our own search does."""
         mine = any(how.prefixes) or any(how.phrases) or self.ensemble
@@ -351,8 +359,10 @@ class Translator:
                 hypotheses = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
                 for row, index in enumerate(indices):
                     own = slice(row * how.n_best, (row + 1) * how.n_best)
-                    n_best_list = tuple(zip(hypotheses[own], scores[own], strict=True))
-                    results[index] = Translation(*n_best_list[0], n_best_list)
+                    pairs = zip(hypotheses[own], scores[own], strict=True)
+                    found = [pair for pair in pairs if pair[1] > NEVER / 2]  # fewer where there are no more
+                    text, score = found[0] if found else ("", 0.0)
+                    results[index] = Translation(text, score, tuple(found) or NOTHING.n_best)
                 bar.update(len(indices))
         return results
 
@@ -394,7 +404,7 @@ class Translator:
                     Member(other, other.get_encoder()(**batch).last_hidden_state, batch["attention_mask"])
                     for other in self.ensemble
                 ],
-                constraints=Constraints(phrases, num_beams, ends) if any(phrases) else None,
+                constraints=Constraints(phrases, num_beams, ends, self._going_on) if any(phrases) else None,
             )  # fmt: skip
             ids, scores = output.sequences[:, 1:], output.sequences_scores
             if num_beams == 1:  # generate() takes no length penalty then

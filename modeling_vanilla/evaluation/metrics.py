@@ -92,7 +92,10 @@ def measure(name: str, *, tokenize: str = "13a", lowercase: bool = False) -> Mea
     if tokenize not in BLEU.TOKENIZERS:
         raise ValueError(f"tokenize={tokenize!r} is unknown: one of {', '.join(BLEU.TOKENIZERS)}")
     if name == "bleu":
-        return Measure("BLEU", BLEU(tokenize=tokenize, lowercase=lowercase))
+        try:
+            return Measure("BLEU", BLEU(tokenize=tokenize, lowercase=lowercase))
+        except (ImportError, RuntimeError) as error:  # one that needs another package
+            raise ValueError(f"tokenize={tokenize!r}: {' '.join(str(error).split())}") from error
     if name == "chrf":
         return Measure("chrF", CHRF(lowercase=lowercase))
     if name == "ter":

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from tqdm.auto import tqdm
@@ -133,6 +133,9 @@ class CTranslate2Translator(Translator):
     def __init__(self, engine: Any, tokenizer: PreTrainedTokenizerFast, generation_config: GenerationConfig):
         self.engine, self.tokenizer, self.generation_config = engine, tokenizer, generation_config
         self.workers = max(engine.num_translators, 1)
+
+    def _pair_ids(self, sources: Sequence[str], targets: Sequence[str]) -> NoReturn:
+        raise ValueError("ctranslate2 neither scores nor aligns given translations: use engine='vanilla'")
 
     def _must_search(self, how: Search) -> bool:
         if any(how.prefixes) or any(how.phrases) or (how.length_penalty_type != "power" and how.num_beams > 1):

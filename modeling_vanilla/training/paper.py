@@ -78,6 +78,8 @@ class PaperTrainer(Trainer):
             self.state.best_global_step = best
         if self._any_process(fault is not None):  # which is also where the processes wait for each other
             return self._not_saved(folder, name, fault)
+        if best and (best == self.state.global_step or (folder / f"checkpoint-{best}").is_dir()):
+            self.state.best_model_checkpoint = str(folder / f"checkpoint-{best}")  # on all processes
         if self.args.should_save:
             try:
                 self._finish_checkpoint(folder, name)
@@ -89,9 +91,6 @@ class PaperTrainer(Trainer):
 
     def _finish_checkpoint(self, folder: Path, name: str) -> None:
         aside = folder / ASIDE
-        best = self.state.best_global_step
-        if best and (best == self.state.global_step or (folder / f"checkpoint-{best}").is_dir()):
-            self.state.best_model_checkpoint = str(folder / f"checkpoint-{best}")
         self.state.save_to_json(str(aside / name / STATE))
         seal(aside / name)
         publish(aside / name, folder / name)
@@ -99,7 +98,8 @@ class PaperTrainer(Trainer):
         if self.args.keep_best:
             keep_best(folder, self.args, self.state.log_history)
         elif limit := self.args.save_total_limit:
-            kept = {Path(self.state.best_model_checkpoint or "").name, name}
+            best_one = self.state.best_model_checkpoint if self.args.load_best_model_at_end else None
+            kept = {Path(best_one or "").name, name}
             older = [path for path in checkpoints(folder) if path.name not in kept]
             remove(older[: max(0, len(checkpoints(folder)) - limit)])
 
@@ -180,7 +180,7 @@ class PaperTrainer(Trainer):
             logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step - self._loss_start, 0.001)
         super().log(logs, *args, **kwargs)
 
-    def average(self) -> None:
+    def average(self) -> bool:
         """Gives the model the mean of the last or best checkpoints' weights, where the arguments ask for it."""
         args = self.args
         if args.average_last:
@@ -190,11 +190,12 @@ class PaperTrainer(Trainer):
                 args.output_dir, args.average_best, args.metric_for_best_model, args.greater_is_better
             )
         else:
-            return
+            return False
         logger.info("averaging %s", ", ".join(path.name for path in checkpoints))
         self.accelerator.unwrap_model(self.model).load_state_dict(average_weights(checkpoints), strict=False)
         self.remove_callback(EarlyStoppingCallback)
         self.evaluate(metric_key_prefix="average")
+        return True
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         tied = self.accelerator.unwrap_model(self.model).all_tied_weights_keys  # saved once, so not missing

@@ -37,6 +37,7 @@ BATCHES_OF_TOKENS = {
 NOT_TRANSLATED = "nothing is translated"
 OF_CLASSIFIERS = {
     "max_tokens": "batches are counted in examples, with per_device_train_batch_size",
+    **dict.fromkeys(("bpe_dropout", "r_drop"), NOT_TRANSLATED),
     **dict.fromkeys(
         ("num_beams", "length_penalty", "length_penalty_type", "measures", "max_length_ratio", "drop_duplicates"),
         NOT_TRANSLATED,
@@ -277,9 +278,17 @@ def load_recipe(name: str | None, overrides: Sequence[str] = ()) -> Recipe:
     data, model, training = groups
     if not training.keys() & {"bf16", "fp16"}:
         training["bf16"] = has_fast_bf16(training.get("use_cpu", False))
+    if data.get("task", "translation") == "translation":
+        _check_metric(training.get("metric_for_best_model"), model.get("measures", DEFAULT_MEASURES), name)
     return Recipe(
         DataArguments(**data), ModelArguments(**model), VanillaTrainingArguments(**training), config, settings
     )
+
+
+def _check_metric(metric: str | None, measures: Sequence[str], where: str | None) -> None:
+    known = ("nll", "loss", "ppl", *measures)
+    if metric is not None and metric.removeprefix("eval_") not in known:
+        raise ValueError(f"{where}: metric_for_best_model={metric!r}: must be one of {', '.join(known)}")
 
 
 def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, Any]:
@@ -292,6 +301,8 @@ def _without_effect(task: str | None) -> dict[str, str]:
         return WITHOUT_EFFECT | OF_CLASSIFIERS
     if task == "image_classification":
         return WITHOUT_EFFECT | OF_CLASSIFIERS | OF_IMAGES
+    if task == "language_modeling":
+        return WITHOUT_EFFECT | BATCHES_OF_TOKENS | {"bpe_dropout": "what goes in and what is predicted are one text"}
     return WITHOUT_EFFECT | BATCHES_OF_TOKENS
 
 

@@ -57,8 +57,12 @@ def run(recipe: Recipe) -> RunResult:
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     seconds = time.monotonic() - start
 
-    trainer.average()
     trainer.save_model(str(folder))  # on all processes: a sharded model is gathered
+    try:
+        if trainer.average():
+            trainer.save_model(str(folder))
+    except ValueError as error:  # an early stop may leave too few, for instance
+        logger.warning("not averaged: %s", error)
     result = RunResult(folder, recipe.data.task)
     if trainer.is_world_process_zero():
         (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle

@@ -1,5 +1,6 @@
 """BPE-dropout beside the tokenizer, and beside the exact probabilities of its paper's algorithm 1."""
 
+import pickle
 from collections import Counter
 from functools import lru_cache
 from itertools import pairwise
@@ -144,3 +145,11 @@ def test_other_tokenizers_are_refused():
         BPEDropout(PreTrainedTokenizerFast(tokenizer_object=backend), 0.1)
     with pytest.raises(ValueError, match=r"bpe_dropout=1\.5"):
         BPEDropout(train_tokenizer(TEXTS, vocab_size=320), 1.5)
+
+
+def test_it_can_be_sent_to_a_worker(tokenizer):
+    rows = rows_of(tokenizer, TEXTS)
+    dropout = BPEDropout(tokenizer, 0.4, seed=7)
+    copy = pickle.loads(pickle.dumps(dropout))
+    expected, found = (one(rows, np.random.default_rng(1)) for one in (dropout, copy))
+    assert [row.tolist() for row in found] == [row.tolist() for row in expected]

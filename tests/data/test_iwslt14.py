@@ -41,6 +41,21 @@ def test_writes_what_fairseqs_script_does(tmp_path):
     assert [line.split()[0] for line in test[::2]] == [name.lower() for name in TEST_SETS]
 
 
+def test_a_blank_line_on_one_side_does_not_shift_the_pairs_after_it(tmp_path):
+    texts = {"de": ["Eins", "", "Drei", "Vier"], "en": ["One", "Two", "Three", ""]}
+    archive(tmp_path / "de-en.tgz", train=0)
+    with tarfile.open(tmp_path / "new.tgz", "w:gz") as new, tarfile.open(tmp_path / "de-en.tgz") as old:
+        for member in old.getmembers():
+            content = old.extractfile(member).read()
+            if "train" in member.name:
+                content = (HEAD + "\n".join(texts[member.name[-2:]] * 12) + "\n").encode()
+            member.size = len(content)
+            new.addfile(member, io.BytesIO(content))
+    prepare_iwslt14(tmp_path / "new.tgz", tmp_path / "out")
+    de, en = ((tmp_path / "out" / f"train.{lang}").read_text().split() for lang in texts)
+    assert set(zip(de, en, strict=True)) == {("eins", "one"), ("drei", "three")}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -67,3 +67,19 @@ def test_each_call_sees_the_weights_of_its_time(lively):
         parameter.data.copy_(torch.randn_like(parameter))  # unseen by the version counter
     expected = copy.deepcopy(model).generate(**batch, max_length=9)
     assert torch.equal(model.generate(**batch, max_length=9), expected)
+
+
+def test_a_failure_while_packing_leaves_nothing_packed(lively, monkeypatch):
+    model = lively(0)
+    packs, calls = torch.ops.mkldnn._reorder_linear_weight, []
+
+    def failing(*args):
+        calls.append(1)
+        if len(calls) == 3:
+            raise MemoryError
+        return packs(*args)
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", failing)
+    with pytest.raises(MemoryError), packed(model, 64):
+        pass
+    assert not replaced(model)

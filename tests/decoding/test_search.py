@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
 from transformers.generation import BaseStreamer
+from transformers.utils import logging
 
 from modeling_vanilla.decoding.search import largest, search
 
@@ -54,8 +55,16 @@ PROCESSED = [
 ]  # fmt: skip
 
 
+# Those that count on the row that a sentence stands in: nothing may leave the batch.
+BY_ROW = [
+    {"prefix_allowed_tokens_fn": lambda b, tokens: [10 + b] if len(tokens) < 2 + 2 * b else [2]},
+    {"encoder_repetition_penalty": 1.5},
+    {"encoder_no_repeat_ngram_size": 1},
+]
+
+
 @pytest.mark.parametrize("num_beams", [1, 4])
-@pytest.mark.parametrize("settings", PROCESSED, ids=str)
+@pytest.mark.parametrize("settings", [*PROCESSED, *BY_ROW], ids=lambda settings: next(iter(settings)))
 def test_processors_see_the_tokens_so_far(lively, settings, num_beams):
     """Greedy search hands them logits, whose sign a repetition penalty minds, and beam search log-probabilities."""
     model = lively(1)
@@ -141,3 +150,20 @@ def test_largest_equals_topk(V, count):
     values, index = largest(x, count)
     assert torch.equal(values, expected.values)
     assert torch.equal(index, expected.indices)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_pad_end_and_start_may_be_one_token(lively, num_beams):
+    model = lively(2, pad_token_id=0, eos_token_id=0, decoder_start_token_id=0)
+    model.lm_head.bias.data[0] = 30  # ends at once
+    batch = sources(model, 3)
+    expected = model.generate(**batch, num_beams=num_beams, max_length=9, custom_generate=LIBRARY[num_beams])
+    assert torch.equal(model.generate(**batch, num_beams=num_beams, max_length=9), expected)
+
+
+def test_the_papers_length_penalty_is_not_left_out_silently(lively, caplog):
+    model = lively(2)
+    model.generation_config.length_penalty_type = "paper"
+    logging.get_logger("modeling_vanilla").addHandler(caplog.handler)
+    model.generate(**sources(model, 2), num_beams=3, max_length=9, return_dict_in_generate=True)
+    assert "length_penalty_type='paper' is unknown to the library" in caplog.text

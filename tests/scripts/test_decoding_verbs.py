@@ -155,4 +155,20 @@ def test_figures_are_saved_with_the_model(trained, files, tmp_path, capsys):
     (model / "results.json").write_text("[]")
     assert evaluate.run(words) == 2
     assert "not what `vanilla train` wrote" in capsys.readouterr().err
-    assert one_line_error(capsys, evaluate.run, files[1], *words[1:])
+
+
+def test_what_a_comparison_or_saving_lacks_is_known_before_translating(trained, files, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("modeling_vanilla.decoding.translator.Translator.from_pretrained", None)
+    data = ["--source", files[0], "--target", files[1]]
+    for words, message in (
+        ([trained, files[1], *data, "--bootstrap", 1], "a comparison needs"),
+        ([trained, files[1], *data, "--trials", 0], "a comparison needs"),
+        ([files[1], *data, "--save"], "results.json"),
+        ([trained, *data, "--output", tmp_path], "is a folder"),
+    ):
+        assert message in one_line_error(capsys, evaluate.run, *words)
+
+
+def test_a_figure_is_saved_under_the_name_that_training_gives_the_file():
+    assert evaluate.data_set_name("x/test_2016.lc.norm.tok.en.gz") == "test_2016.lc.norm.tok"
+    assert evaluate.data_set_name("test.en") == "test"

@@ -175,6 +175,7 @@ def test_knows_which_way_a_metric_is_better(tmp_path, metric, greater):
         ({"average_best": 3, "keep_best": 2, "eval_strategy": "steps"}, "keep_best=3"),
         ({"keep_best": 2, "save_total_limit": 2, "eval_strategy": "steps"}, "one of the two"),
         ({"early_stopping_patience": 2}, "eval_strategy"),
+        ({"average_last": 2, "save_strategy": "no"}, "save_strategy is 'no'"),
         ({"average_best": -1}, "at least 0"),
         ({"bpe_dropout": 1.0}, "below 1"),
         ({"r_drop": -1.0}, "at least 0"),
@@ -183,3 +184,24 @@ def test_knows_which_way_a_metric_is_better(tmp_path, metric, greater):
 def test_contradictions_are_refused(tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
         VanillaTrainingArguments(str(tmp_path), **settings)
+
+
+def test_too_few_checkpoints_leave_the_model_as_it_is(tmp_path, caplog):
+    """Not the end of a finished training."""
+    words = train_words(
+        write_corpus(tmp_path / "data"), tmp_path / "model", max_steps=20, save_strategy="steps", save_steps=10,
+        average_last=5, predict_with_generate="false",
+    )  # fmt: skip
+    run(load_recipe(None, words))
+    assert "not averaged" in caplog.text
+    assert (tmp_path / "model" / "results.json").is_file()
+
+
+def test_the_last_are_the_last_although_a_metric_is_watched(tmp_path):
+    words = train_words(
+        write_corpus(tmp_path / "data"), tmp_path / "model", max_steps=60, save_strategy="steps", save_steps=10,
+        eval_strategy="steps", eval_steps=10, average_last=2, save_total_limit=2, learning_rate=0.2, warmup_steps=60,
+        metric_for_best_model="loss", predict_with_generate="false",
+    )  # fmt: skip
+    run(load_recipe(None, words))
+    assert checkpoints(tmp_path / "model") == ["checkpoint-50", "checkpoint-60"]

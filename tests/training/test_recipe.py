@@ -166,3 +166,20 @@ def test_bf16_is_the_default_where_it_is_fast(tmp_path, monkeypatch, fast):
     assert load_recipe(recipe_file(tmp_path, "model: tiny\n")).training.bf16 is fast
     assert load_recipe(recipe_file(tmp_path, "model: tiny\nbf16: false\n")).training.bf16 is False
     assert load_recipe(recipe_file(tmp_path, "model: tiny\nbf16: true\n")).training.bf16 is True
+
+
+def test_an_unknown_metric_is_refused_before_training(tmp_path):
+    with pytest.raises(ValueError, match="metric_for_best_model='blue': must be one of nll, loss, ppl, bleu, chrf"):
+        load_recipe(recipe_file(tmp_path, "metric_for_best_model: blue\n"))
+    load_recipe(recipe_file(tmp_path, "metric_for_best_model: ter\nmeasures: [ter]\n"))
+
+
+OF_OTHERS = [
+    ("text_classification", "r_drop"), ("image_classification", "bpe_dropout"), ("language_modeling", "bpe_dropout")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "key"), OF_OTHERS)
+def test_what_has_no_effect_on_a_task_is_refused(tmp_path, task, key):
+    with pytest.raises(ValueError, match=f"'{key}' has no effect here"):
+        load_recipe(recipe_file(tmp_path, f"task: {task}\ntarget_lang: en\n{key}: 0.1\n"))

@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from safetensors import safe_open
+from transformers import AutoModelForSeq2SeqLM
 
 from modeling_vanilla.training import load_recipe, run
 from tests.fixtures import corpus, train_words, write_corpus
@@ -184,3 +185,13 @@ def test_time_spent_is_recorded(trained):
     results = json.loads((trained / "results.json").read_text())
     assert 0 < results["seconds"] < 300
     assert results["updates"] == 120
+
+
+def test_the_length_penalty_type_is_kept_when_the_model_is_loaded(tmp_path):
+    words = train_words(write_corpus(tmp_path / "data"), tmp_path / "model", max_steps=5, length_penalty_type="paper")
+    run(load_recipe(None, words))
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model")
+    assert model.generation_config.length_penalty_type == "paper"
+    model.save_pretrained(tmp_path / "again")
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "again")
+    assert again.generation_config.length_penalty_type == "paper"

@@ -33,6 +33,7 @@ class Translation(Job):
     def build(self) -> PreTrainedModel:
         self.check_positions(max_new_tokens(self.recipe.data.max_length) + 1)  # with the start token
         model = VanillaForConditionalGeneration(self.text_config())
+        model.generation_config._from_model_config = False  # or what the library doesn't know is lost when it is loaded
         # generate() has no limit relative to the source, so a plain model gets the longest source's.
         model.generation_config.max_length = max_new_tokens(self.recipe.data.max_length)
         model.generation_config.num_beams = self.recipe.model.num_beams
