@@ -32,6 +32,13 @@ OURS = (
 )
 
 
+def write_results(folder: Path, facts: dict[str, Any]) -> None:
+    """Writes what is known of a finished run: all of it or nothing."""
+    aside = folder / f".{RESULTS}"
+    aside.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    aside.replace(folder / RESULTS)
+
+
 def save_results(folder: Path, results: list[dict[str, Any]]) -> None:
     """
     Adds figures to those of a finished run, in the place of what had the same data set and name, and to its card.
@@ -46,8 +53,8 @@ def save_results(folder: Path, results: list[dict[str, Any]]) -> None:
         facts = json.loads(file.read_text(encoding="utf-8"))
         kept = [old for old in facts["results"] if not any(_same_figure(old, new) for new in results)]
         facts["results"] = kept + results
-        file.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         write_card(folder, facts)
+        write_results(folder, facts)
     except OSError as error:
         raise ValueError(f"{file}: {error.strerror}: figures are kept beside those of `vanilla train`") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -137,4 +144,4 @@ def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return sorted({path for pattern in patterns for path in folder.glob(pattern)})
 
 
-__all__ = ["RECIPE", "RESULTS", "open_output_dir", "save_results"]
+__all__ = ["RECIPE", "RESULTS", "open_output_dir", "save_results", "write_results"]

@@ -1,6 +1,5 @@
 """The main job: from data to a folder that anyone can load."""
 
-import json
 import logging
 import platform
 import time
@@ -14,7 +13,7 @@ from transformers import set_seed
 
 from modeling_vanilla.training.jobs import JOBS
 from modeling_vanilla.training.jobs.job import Job, RunResult
-from modeling_vanilla.training.output import RESULTS, open_output_dir
+from modeling_vanilla.training.output import open_output_dir, write_results
 from modeling_vanilla.training.recipe import Recipe, config_fields
 
 logger = logging.getLogger(__name__)
@@ -72,11 +71,10 @@ def run(recipe: Recipe) -> RunResult:
     if trainer.is_world_process_zero():
         job.test(result)
         facts = _facts(recipe, job, trainer, seconds, result)
-        text = json.dumps(facts, indent=2, ensure_ascii=False)
-        (folder / RESULTS).write_text(text + "\n", encoding="utf-8")
         from modeling_vanilla.model_card import write_card
 
         write_card(folder, facts)
+        write_results(folder, facts)  # the last file: it says that the run is finished
     trainer.accelerator.wait_for_everyone()
     return result
 
