@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 # Each verb's module is imported when asked for: `vanilla --help` needn't wait for torch.
 VERBS = {
+    "doctor": "find out before a long run whether it can succeed",
     "train": "train a translation model from parallel text, as a recipe says",
     "translate": "translate a file or standard input, a sentence a line",
     "evaluate": "score a model on a test set: BLEU and chrF with signatures and intervals",
