@@ -3,7 +3,7 @@
 import os
 import select
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
@@ -82,6 +82,30 @@ def next_lines(lines: Iterator[str] | None, count: int, where: str) -> list[str]
     return block
 
 
+def processes(args: Any) -> Any:
+    """The processes that `accelerate launch` started, or None where this is the only one."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return None
+    if not args.file:
+        raise ValueError("several processes can't share standard input: give a file")
+    import torch
+    from accelerate import PartialState
+
+    return PartialState(cpu=not torch.cuda.is_available())
+
+
+def spread(state: Any, count: int, work: Callable[[Sequence[int]], list]) -> list:
+    """What `work` makes of the items 0 to `count`, each process taking every n-th; in order, on all processes."""
+    if state is None:
+        return work(range(count))
+    from accelerate.utils import gather_object
+
+    results: list = [None] * count
+    for process, part in enumerate(gather_object([work(range(state.process_index, count, state.num_processes))])):
+        results[process :: state.num_processes] = part
+    return results
+
+
 def open_output(name: str | None) -> Any:
     """A file to write beside the output, in a `with`; nothing where none is asked for."""
     if name is None:
@@ -112,22 +136,31 @@ def main(argv: Sequence[str]) -> None:
     prefixes = read_lines(Path(args.prefixes), strict=True) if args.prefixes else None
     if args.alignments and args.engine != "vanilla":
         raise ValueError(f"--alignments: --engine {args.engine} keeps no attention; use vanilla")
+    state = processes(args)
+    device = args.device if state is None or args.device else state.device
     translator = Translator.from_pretrained(
-        args.model, device=args.device, dtype=args.dtype, engine=args.engine, ensemble=args.ensemble
+        args.model, device=device, dtype=args.dtype, engine=args.engine, ensemble=args.ensemble
     )
-    with stream, open_output(args.alignments) as alignments:
-        for lines in line_blocks(stream, args.buffer, where):
-            translations = translator.translate(
-                lines,
-                **decoding_settings(args),
-                n_best=args.n_best,
-                prefixes=next_lines(prefixes, len(lines), args.prefixes),
-                glossary=glossary,
-                max_tokens=args.max_tokens,
-                on_too_long=args.on_too_long,
-                progress=sys.stderr.isatty() and not sys.stdout.isatty(),
-            )
-            for translation in translations:
+    speaks = state is None or state.is_main_process
+    buffer = args.buffer * (1 if state is None else state.num_processes)
+    with stream, open_output(args.alignments if speaks else None) as alignments:
+        for lines in line_blocks(stream, buffer, where):
+            begun = next_lines(prefixes, len(lines), args.prefixes)
+
+            def translate(indices: Sequence[int], lines: list[str] = lines, begun: list[str] | None = begun) -> list:
+                return translator.translate(
+                    [lines[i] for i in indices],
+                    **decoding_settings(args),
+                    n_best=args.n_best,
+                    prefixes=begun and [begun[i] for i in indices],
+                    glossary=glossary,
+                    max_tokens=args.max_tokens,
+                    on_too_long=args.on_too_long,
+                    progress=speaks and sys.stderr.isatty() and not sys.stdout.isatty(),
+                )
+
+            translations = spread(state, len(lines), translate)
+            for translation in translations if speaks else ():
                 if args.scores or args.n_best > 1:
                     sys.stdout.writelines(f"{score:.4f}\t{as_line(text)}\n" for text, score in translation.n_best)
                 else:

@@ -19,7 +19,7 @@ TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
 SETTINGS = {"max_steps": 12, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 6}
 
 
-def launch(words: list[str]) -> subprocess.Popen:
+def launch(words: list[str], script: Path = TRAIN, **pipes) -> subprocess.Popen:
     # --multi_gpu is accelerate's word for one process each, on CPUs too; --cpu alone would start one.
     command = [
         *(
@@ -32,10 +32,11 @@ def launch(words: list[str]) -> subprocess.Popen:
             "--num_machines",
             "1",
         ),
-        *("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", str(TRAIN), *words),
+        *("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", str(script), *words),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | pipes
+    return subprocess.Popen(command, env=environment, text=True, **pipes)
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +98,46 @@ def test_ctrl_c_on_two_processes_leaves_one_checkpoint_that_resumes(folders):
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
     assert "going on from" in output
+
+
+def children(process: int) -> list[int]:
+    """The processes that a process started, by /proc."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(status.read_text().rpartition(")")[2].split()[1]) == process:
+                found.append(int(status.parent.name))
+        except (OSError, ValueError):  # it has ended meanwhile
+            continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the processes through /proc")
+def test_one_process_killed_ends_the_other_with_a_message(tmp_path):
+    words = train_words(write_corpus(tmp_path / "data"), tmp_path / "out", max_steps=100_000, save_strategy="steps",
+                        save_steps=2)  # fmt: skip
+    process = launch(words)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "out").glob("checkpoint-*")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    workers = children(process.pid)
+    assert len(workers) == 2
+    os.kill(workers[1], signal.SIGKILL)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode not in (0, None)
+    assert "SIGKILL" in output or "exitcode  : -9" in output
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+
+
+def test_a_file_is_translated_by_two_processes_in_order(folders, tmp_path):
+    translate = TRAIN.with_name("translate.py")
+    source = folders / "data" / "test.en"
+    words = [str(folders / "one"), str(source), "--buffer", "4"]
+    process = launch([*words, "--alignments", str(tmp_path / "two")], translate, stderr=subprocess.PIPE)
+    output, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    alone = subprocess.run([sys.executable, str(translate), *words, "--alignments", str(tmp_path / "one")],
+                           capture_output=True, text=True, check=True)  # fmt: skip
+    assert output == alone.stdout
+    assert len(output.splitlines()) == len(source.read_text().splitlines())
+    assert (tmp_path / "two").read_text() == (tmp_path / "one").read_text()
