@@ -17,6 +17,7 @@ from modeling_vanilla.training.bad_updates import FOLDER, BadUpdate, GradientWat
 from modeling_vanilla.training.checkpoints import ASIDE, STATE, checkpoints, last_checkpoint, publish, remove, seal
 from modeling_vanilla.training.interruption import CheckpointOnInterrupt
 from modeling_vanilla.training.schedule import inverse_sqrt_schedule, noam_peak
+from modeling_vanilla.training.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class PaperTrainer(Trainer):
         self._update: list[dict[str, Any]] = []  # the batches of the update at hand
         self.interruption = CheckpointOnInterrupt(self.accelerator)
         self.add_callback(self.interruption)
+        self.add_callback(Watch())
         if self.args.early_stopping_patience:
             self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
 

@@ -19,6 +19,7 @@ from modeling_vanilla.decoding.lengths import max_new_tokens
 from modeling_vanilla.training.arguments import VanillaTrainingArguments
 from modeling_vanilla.training.paper import PaperTrainer
 from modeling_vanilla.training.r_drop import r_drop_loss, twice
+from modeling_vanilla.training.watch import check_outputs, check_padding
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
                 "%s batches of at most %s tokens a side, %.1f %% of them padding",
                 f"{len(sampler):,}", f"{self.args.max_tokens:,}", 100 * sampler.padding,
             )  # fmt: skip
+            check_padding(sampler.padding)
         loader = DataLoader(
             pairs if dropout or isinstance(self.data_collator, PairCollator) else dataset,
             batch_sampler=sampler,
@@ -187,6 +189,8 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
         labels: np.ndarray | None = None
         if generate:
             predictions, labels = self._in_order(dataloader, gather_object(mine))
+            config = self.model.config
+            check_outputs(predictions.tolist(), (config.pad_token_id, config.bos_token_id, config.eos_token_id))
             scores = self.compute_metrics(EvalPrediction(predictions=predictions, label_ids=labels))
             metrics |= {f"{metric_key_prefix}_{name}": value for name, value in scores.items()}
         return EvalLoopOutput(predictions, labels, metrics, num_samples=len(dataloader.dataset))

@@ -1,0 +1,112 @@
+"""Warnings while a run goes on: what its owner would want to know before the night is over."""
+
+import logging
+import math
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from transformers import TrainerCallback
+
+logger = logging.getLogger(__name__)
+
+LEARNT = 0.95  # of the first loss: above, nothing was learnt
+NORM_RANGE, ENOUGH_LOGS = 10.0, 5  # a norm of so many times the median of the logs before, once there are so many
+WAITING, UPDATES = 0.1, 50  # a share of the time that is spent waiting for batches, over so many updates
+PADDING = 0.3
+ODD = 0.2  # a share of validation outputs that are empty, or repeat themselves
+REPEATS = 4
+
+
+class Watch(TrainerCallback):
+    """Warns, once each, of a loss that is flat after warm-up, a gradient norm out of range, and a slow loader."""
+
+    def __init__(self) -> None:
+        self.first: float | None = None
+        self.norms: list[float] = []
+        self.said: set[str] = set()
+        self.ended: float | None = None  # when the last update did
+        self.waited = self.worked = 0.0
+        self.updates = 0
+        self.began = 0.0
+
+    def warn(self, what: str, text: str, *values: Any) -> None:
+        if what not in self.said:
+            self.said.add(what)
+            logger.warning(text, *values)
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        logs = logs or {}
+        loss, norm = logs.get("nll", logs.get("loss")), logs.get("grad_norm")
+        if loss is not None:
+            self.first = loss if self.first is None else self.first
+            warmup = args.get_warmup_steps(state.max_steps)
+            if state.global_step >= max(2 * warmup, ENOUGH_LOGS) and loss > LEARNT * self.first:
+                self.warn(
+                    "flat",
+                    "the loss is flat: %.2f at update %s, long after warm-up, and %.2f at first; "
+                    "lower learning_rate, and run `vanilla doctor`",
+                    loss, state.global_step, self.first,
+                )  # fmt: skip
+        if norm is not None and math.isfinite(norm):
+            if len(self.norms) >= ENOUGH_LOGS and norm > NORM_RANGE * statistics.median(self.norms):
+                self.warn(
+                    "norm",
+                    "the gradient's norm is %.3g at update %s, and was %.3g before; lower learning_rate, or set "
+                    "max_grad_norm",
+                    norm, state.global_step, statistics.median(self.norms),
+                )  # fmt: skip
+            self.norms.append(norm)
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.began = time.perf_counter()
+        if self.ended is not None:
+            self.waited += self.began - self.ended
+
+    def on_step_end(self, args, state, control, **kwargs):
+        now = time.perf_counter()
+        self.worked += now - self.began
+        # What follows is logging, evaluating and saving, where that is due; not waiting.
+        self.ended = None if control.should_log or control.should_evaluate or control.should_save else now
+        self.updates += 1
+        if self.updates == UPDATES:
+            share = self.waited / (self.waited + self.worked)
+            if share > WAITING:
+                self.warn(
+                    "waiting",
+                    "%.0f %% of the time is spent waiting for batches; raise dataloader_num_workers",
+                    100 * share,
+                )
+            self.updates, self.waited, self.worked = 0, 0.0, 0.0
+
+
+def check_padding(share: float) -> None:
+    """Warns of batches that are padding to a large part."""
+    if share > PADDING:
+        logger.warning("%.0f %% of the batches' positions are padding; raise max_tokens", 100 * share)
+
+
+def check_outputs(predictions: Iterable[Sequence[int]], special: Iterable[int]) -> None:
+    """Warns of validation outputs that are empty, or say a token four times in a row."""
+    special = set(special)
+    rows = [[token for token in row if token not in special] for row in predictions]
+    empty = sum(not row for row in rows) / max(len(rows), 1)
+    repeating = sum(_repeats(row) for row in rows) / max(len(rows), 1)
+    if empty > ODD:
+        logger.warning("%.0f %% of the validation set's translations are empty", 100 * empty)
+    if repeating > ODD:
+        logger.warning("%.0f %% of the validation set's translations repeat a token %s times", 100 * repeating, REPEATS)
+
+
+def _repeats(row: Sequence[int]) -> bool:
+    run = 1
+    for before, token in pairwise(row):
+        run = run + 1 if token == before else 1
+        if run == REPEATS:
+            return True
+    return False
+
+
+__all__ = ["Watch", "check_outputs", "check_padding"]

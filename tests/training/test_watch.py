@@ -1,0 +1,99 @@
+"""Warnings while training: each for its fault, none without one."""
+
+import logging
+import time
+
+import pytest
+import torch
+
+from modeling_vanilla.training import VanillaTrainer
+from modeling_vanilla.training.watch import UPDATES, check_outputs, check_padding
+
+from .conftest import make_model, make_pairs
+from .test_trainer import arguments
+
+
+def warnings(caplog) -> str:
+    return "\n".join(
+        r.getMessage() for r in caplog.records if r.name.endswith("watch") and r.levelno == logging.WARNING
+    )
+
+
+def train(folder, model=None, **changes):
+    args = arguments(folder, **{"max_steps": 60, **changes})
+    trainer = VanillaTrainer(model or make_model(), args, train_dataset=make_pairs(), eval_dataset=make_pairs(9))
+    trainer.train()
+    return trainer
+
+
+def test_a_run_that_learns_is_left_in_peace(tmp_path, caplog):
+    train(tmp_path, learning_rate=0.01)
+    assert warnings(caplog) == ""
+
+
+def test_a_flat_loss_is_said_once(tmp_path, caplog):
+    train(tmp_path, learning_rate=1e-9)
+    assert warnings(caplog).count("the loss is flat") == 1
+
+
+def test_a_flat_loss_during_warm_up_is_none(tmp_path, caplog):
+    train(tmp_path, learning_rate=1e-9, warmup_steps=40)
+    assert "flat" not in warnings(caplog)
+
+
+def test_a_norm_out_of_range(tmp_path, caplog):
+    class Jumping(VanillaTrainer):
+        def compute_loss(self, *args, return_outputs=False, **kwargs):
+            loss, outputs = super().compute_loss(*args, return_outputs=True, **kwargs)
+            loss = loss * (50 if self.state.global_step == 30 else 1)
+            return (loss, outputs) if return_outputs else loss
+
+    args = arguments(tmp_path, max_steps=40)
+    Jumping(make_model(), args, train_dataset=make_pairs()).train()
+    assert warnings(caplog).count("the gradient's norm is") == 1
+    assert "at update 31" in warnings(caplog)
+
+
+def test_a_slow_loader(tmp_path, caplog):
+    class Slow(VanillaTrainer):
+        def get_batch_samples(self, *args, **kwargs):
+            time.sleep(0.05)
+            return super().get_batch_samples(*args, **kwargs)
+
+    args = arguments(tmp_path, max_steps=2 * UPDATES, logging_steps=1000)
+    Slow(make_model(), args, train_dataset=make_pairs()).train()
+    assert warnings(caplog).count("waiting for batches") == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[5, 6, 2], [2, 0, 0], [0]], "67 % of the validation set's translations are empty"),
+        ([[5, 7, 7, 7, 7, 2], [5, 6], [7, 7, 7, 8, 7]], "33 % of the validation set's translations repeat a token"),
+        ([[5, 6, 2], [7, 8, 2]], None),
+        ([], None),
+    ],
+)
+def test_odd_outputs(caplog, rows, message):
+    check_outputs(rows, {0, 1, 2})
+    assert warnings(caplog) == "" if message is None else message in warnings(caplog)
+
+
+def test_padding_above_its_bound(caplog):
+    check_padding(0.29)
+    assert warnings(caplog) == ""
+    check_padding(0.31)
+    assert "31 % of the batches' positions are padding" in warnings(caplog)
+
+
+def test_validation_outputs_are_looked_at(tmp_path, caplog):
+    model = make_model()
+    with torch.no_grad():
+        model.model.decoder.layer_norm = torch.nn.LayerNorm(16)
+        model.model.decoder.layer_norm.weight.zero_()
+        model.model.decoder.layer_norm.bias.copy_(10 * model.lm_head.weight[7])  # it says 7 for ever
+    trainer = VanillaTrainer(
+        model, arguments(tmp_path), eval_dataset=make_pairs(9), train_dataset=make_pairs(), compute_metrics=lambda _: {}
+    )
+    trainer.evaluate()
+    assert "repeat a token 4 times" in warnings(caplog)
