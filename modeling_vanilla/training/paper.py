@@ -44,8 +44,10 @@ class PaperTrainer(Trainer):
         self.interruption = CheckpointOnInterrupt(self.accelerator)
         self.add_callback(self.interruption)
         self.add_callback(Watch())
+        self._patience: EarlyStoppingCallback | None = None
         if self.args.early_stopping_patience:
-            self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
+            self._patience = EarlyStoppingCallback(self.args.early_stopping_patience)
+            self.add_callback(self._patience)
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
         if self.args.lr_scheduler_type != SchedulerType.INVERSE_SQRT:
@@ -157,7 +159,7 @@ class PaperTrainer(Trainer):
             self.state.best_model_checkpoint = str(Path(self.args.output_dir) / name)
         super()._load_best_model()
 
-    # The losses since the last log, which the library forgets when a run is resumed between two logs.
+    # What the library forgets when a run is resumed: the losses since the last log, and the patience that is used up.
 
     def _running_loss(self) -> dict[str, Any]:
         return {
@@ -166,6 +168,7 @@ class PaperTrainer(Trainer):
             "logged": self._globalstep_last_logged,
             "start": self._loss_start,
             "norms": list(self._watch.norms),
+            "patience": self._patience.early_stopping_patience_counter if self._patience else 0,
         }
 
     def _restore_running_loss(self, saved: dict[str, Any]) -> None:
@@ -173,6 +176,10 @@ class PaperTrainer(Trainer):
         self._total_loss_scalar, self._globalstep_last_logged = saved["total"], int(saved["logged"])
         self._loss_start = int(saved["start"])
         self._watch.norms.extend(saved["norms"])
+        if self._patience:
+            self._patience.early_stopping_patience_counter = saved["patience"]
+            if saved["patience"] >= self._patience.early_stopping_patience:  # it had just run out
+                self.control.should_training_stop = True
 
     def _running_loss_file(self, checkpoint: Path) -> Path:
         return checkpoint / f"running_loss_{self.args.process_index}.json"
@@ -217,6 +224,8 @@ class PaperTrainer(Trainer):
             file, self._resumed, self._loss_start = self._running_loss_file(self._resumed), None, self.state.global_step
             if file.is_file():  # not on more processes than there were
                 self._restore_running_loss(json.loads(file.read_text(encoding="utf-8")))
+        if self.control.should_training_stop:
+            return
         if self.state.global_step >= self.state.max_steps:  # resumed at the end: the library would do one more update
             self.control.should_training_stop = True
             return

@@ -189,6 +189,28 @@ def test_a_run_goes_on_from_the_newest_sound_checkpoint(tmp_path):
     assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize("step", [4, 6, 8])
+def test_patience_is_not_renewed_by_resuming(tmp_path, step):
+    """The best is at update 2, and 3 evaluations without a better one end the run, wherever it was interrupted."""
+    nll = {2: 1.0, 4: 2.0, 6: 2.0, 8: 2.0, 10: 0.5, 12: 0.4, 14: 0.3, 16: 0.2}
+    settings = {"eval_strategy": "steps", "eval_steps": 2, "early_stopping_patience": 3, "max_steps": 16}
+
+    def run(**resume):
+        one = trainer(tmp_path, **settings)
+
+        def evaluate(*_, **__):
+            metrics = {"eval_nll": nll[one.state.global_step]}
+            one.control = one.callback_handler.on_evaluate(one.args, one.state, one.control, metrics)
+            return metrics
+
+        one.evaluate = evaluate
+        one.train(**resume)
+        return one
+
+    assert run().state.global_step == 8
+    assert run(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}")).state.global_step == 8
+
+
 def killed_run(words: list[str], kills: list[float]) -> int:
     """Repeats the command, killed after so many seconds each time and at last left alone; how many kills hit it."""
     hits, results = 0, Path(words[words.index("--output_dir") + 1]) / "results.json"
