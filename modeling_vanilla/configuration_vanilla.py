@@ -159,9 +159,9 @@ class VanillaConfig(PreTrainedConfig):
                         "decoder_ffn_dim", "max_position_embeddings", "image_size", "patch_size",
                         "num_channels")  # fmt: skip
         for name in at_least_one:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value}: must be at least 1")
+            value, most = getattr(self, name), 10_000 if "layers" in name else 10**9
+            if value is not None and not 1 <= value <= most:
+                raise ValueError(f"{name}={value}: must be at least 1 and at most {most:,}")
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 0 and below 1")

@@ -87,6 +87,11 @@ class Translator:
     ):
         self.model = model.eval()
         self.tokenizer = tokenizer
+        rows = model.get_input_embeddings().num_embeddings
+        if len(tokenizer) > rows:
+            raise ValueError(
+                f"the tokenizer has {len(tokenizer):,} tokens, and the model {rows:,}: they don't belong together"
+            )
         self.ensemble = [other.eval() for other in ensemble]  # searched by the mean of all models' probabilities
         for other in self.ensemble:
             if other.lm_head.out_features != model.lm_head.out_features:
@@ -464,10 +469,11 @@ def _load(
     if path.is_dir() and not (path / "config.json").is_file():
         raise ValueError(f"{path}: no model there (config.json is missing); give a folder that `vanilla train` wrote")
     try:
-        model = AutoModelForSeq2SeqLM.from_pretrained(name_or_path, dtype=dtype, **kwargs)
+        model = AutoModelForSeq2SeqLM.from_pretrained(name_or_path, dtype=dtype, **{"use_safetensors": True} | kwargs)
         return model, AutoTokenizer.from_pretrained(name_or_path, **kwargs)
-    except OSError as error:
-        raise ValueError(f"{name_or_path}: can't load a model from there: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # whatever a spoiled file makes the libraries raise
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ValueError(f"{name_or_path}: can't load a model from there: {first}") from error
 
 
 def _join(pieces: list[Translation]) -> Translation:

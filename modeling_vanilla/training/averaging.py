@@ -60,7 +60,7 @@ def _open(folder: Path, stack: ExitStack) -> dict[str, safe_open]:
         if any(Path(name).name != name for name in names):
             raise ValueError(f"{index}: names a file outside its folder")
         files = [stack.enter_context(safe_open(str(folder / name), "pt")) for name in names]
-    except (OSError, SafetensorError, KeyError, AttributeError, json.JSONDecodeError) as error:
+    except (OSError, SafetensorError, KeyError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{folder}: no model in safetensors there: {error}") from error
     return {name: file for file in files for name in file.keys()}  # noqa: SIM118
 

@@ -88,7 +88,7 @@ def open_output_dir(
             raise ValueError(f"{folder}: is a file, not a folder: choose another --output_dir")
         folder.mkdir(parents=True, exist_ok=True)
         recipe, checkpoint = folder / RECIPE, last_checkpoint(folder)
-        before = yaml.safe_load(recipe.read_text(encoding="utf-8")) or {} if recipe.is_file() else None
+        before = _read_recipe(recipe) if recipe.is_file() else None
         # A run that was stopped while it translated the test sets has weights at its root, and isn't finished.
         finished = bool(_matching(folder, WEIGHTS)) and (not checkpoint or (folder / RESULTS).is_file())
         shutil.rmtree(folder / ASIDE, ignore_errors=True)
@@ -126,6 +126,16 @@ def _in_the_way(
         broken = [f"{path.name}: {fault_of(path)}" for path in checkpoints(folder)]
         return f"an unfinished run whose checkpoints are all broken ({'; '.join(broken)})" if broken else ""
     return f"an unfinished run with other settings ({'; '.join(_differences(before, settings))})"
+
+
+def _read_recipe(recipe: Path) -> dict[str, Any]:
+    """What a run before was told; nothing, and a warning, where that can't be read any more."""
+    try:
+        settings = yaml.safe_load(recipe.read_text(encoding="utf-8")) or {}
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        logger.warning("%s: can't be read: %s", recipe, str(error).splitlines()[0])
+        return {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def _write_recipe(recipe: Path, settings: dict[str, Any]) -> None:
