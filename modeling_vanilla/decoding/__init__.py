@@ -1,6 +1,18 @@
 """From a checkpoint to text."""
 
-from modeling_vanilla.decoding.glossary import Glossary
-from modeling_vanilla.decoding.translator import Scored, Translation, Translator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from modeling_vanilla.decoding.glossary import Glossary
+    from modeling_vanilla.decoding.translator import Scored, Translation, Translator
 
 __all__ = ["Glossary", "Scored", "Translation", "Translator"]
+
+
+def __getattr__(name: str) -> Any:
+    """The names above, imported when asked for: `import modeling_vanilla` needs the search, and not datasets."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from modeling_vanilla.decoding import glossary, translator
+
+    return getattr(glossary if name == "Glossary" else translator, name)

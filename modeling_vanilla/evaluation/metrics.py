@@ -161,14 +161,14 @@ def corpus_scores(
         raise ValueError(f"bootstrap={bootstrap}: 0 for no interval, or at least 2 resamplings")
     if len(hypotheses) == 1:
         bootstrap = 0  # an interval from resamplings of one sentence would always be 0
-    scores = []
-    for one in [measure(name, tokenize=tokenize, lowercase=lowercase) for name in measures]:
-        result = one.metric.corpus_score(
-            one.prepare(hypotheses), [one.prepare(references)], n_bootstrap=max(bootstrap, 1)
-        )
-        interval = float(result._ci) if bootstrap else None
-        scores.append(Score(one.name, float(result.score), interval, one.signature))
-    return scores
+    chosen = [measure(name, tokenize=tokenize, lowercase=lowercase) for name in measures]
+    return [_score(one, one.prepare(hypotheses), one.prepare(references), bootstrap) for one in chosen]
+
+
+def _score(one: Measure, hypotheses: Sequence[str], references: Sequence[str], bootstrap: int) -> Score:
+    """The figure of texts that are prepared already."""
+    result = one.metric.corpus_score(hypotheses, [references], n_bootstrap=max(bootstrap, 1))
+    return Score(one.name, float(result.score), float(result._ci) if bootstrap else None, one.signature)
 
 
 def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None:
@@ -249,21 +249,19 @@ def compare_systems(
         raise ValueError(f"bootstrap={bootstrap}, trials={trials}: a comparison needs resamplings")
     for hypotheses in systems.values():
         check_parallel(hypotheses, references)
-    comparisons = []
+    comparisons: list[Comparison] = []
     for name in measures:
         one = measure(name, tokenize=tokenize, lowercase=lowercase)
         prepared: list[tuple[str, Sequence[str]]] = [(name, one.prepare(texts)) for name, texts in systems.items()]
+        reference = one.prepare(references)
+        scores = [_score(one, texts, reference, bootstrap if len(texts) > 1 else 0) for _, texts in prepared]
         p_values: dict[str, list[float | None]] = {}
         kinds: tuple[tuple[Literal["bs", "ar"], int], ...] = (("bs", bootstrap), ("ar", trials))
         for kind, samples in kinds:
-            test = PairedTest(prepared, {one.name: one.metric}, [one.prepare(references)], kind, samples)
+            test = PairedTest(prepared, {one.name: one.metric}, [reference], kind, samples)
             (results,) = (rows for key, rows in test()[1].items() if key != "System")
             p_values[kind] = [getattr(result, "p_value", None) for result in results]
-        for number, (system, hypotheses) in enumerate(systems.items()):
-            (score,) = corpus_scores(
-                hypotheses, references, measures=[name], tokenize=tokenize, lowercase=lowercase, bootstrap=bootstrap
-            )
-            comparisons.append(Comparison(system, score, p_values["bs"][number], p_values["ar"][number]))
+        comparisons += map(Comparison, systems, scores, p_values["bs"], p_values["ar"])
     return comparisons
 
 

@@ -5,6 +5,7 @@ import math
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -88,28 +89,30 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> No
 
 def last_checkpoints(folder: str | Path, count: int) -> list[Path]:
     """The newest `count` complete checkpoints of a run, the oldest first."""
-    return _enough(sound_checkpoints(Path(folder)), count, folder)[-count:]
+    newest = list(islice(sound_checkpoints(Path(folder)), max(count, 0)))
+    return _enough(newest, count, folder)[::-1]
 
 
-def best_checkpoints(
-    folder: str | Path, count: int | None, metric: str | None, greater_is_better: bool | None
-) -> list[Path]:
-    """The `count` (None: all) complete checkpoints with the best validation `metric` at their update, best first."""
-    sound = sound_checkpoints(Path(folder))
-    values = metric_by_step(state_of(sound[-1])["log_history"], metric) if sound else {}
+def best_checkpoints(folder: str | Path, count: int, metric: str | None, greater_is_better: bool | None) -> list[Path]:
+    """The `count` complete checkpoints with the best validation `metric` at their update, the best first."""
+    sound = list(sound_checkpoints(Path(folder)))
+    values = metric_by_step(state_of(sound[0])["log_history"], metric) if sound else {}
     scored = [path for path in sound if step_of(path) in values]
-    scored.sort(key=lambda path: (values[step_of(path)] * (-1 if greater_is_better else 1), -step_of(path)))
-    return scored if count is None else _enough(scored, count, folder, f" that were scored by {metric}")[:count]
+    return _enough(_ranked(scored, values, greater_is_better), count, folder, f" that were scored by {metric}")[:count]
 
 
 def keep_best(folder: Path, args: VanillaTrainingArguments, history: Sequence[dict]) -> None:
     """Removes a run's checkpoints but the newest and the `args.keep_best` best, by what the run's log says of them."""
     values = metric_by_step(history, args.metric_for_best_model)
-    sign = -1 if args.greater_is_better else 1
-    *older, newest = checkpoints(folder)
-    losses = {path: sign * values.get(step_of(path), sign * math.inf) for path in (*older, newest)}
-    ranked = sorted(losses, key=lambda path: (losses[path], -step_of(path)))
-    remove(path for path in ranked[args.keep_best :] if path != newest)
+    every = checkpoints(folder)
+    ranked = _ranked(every, values, args.greater_is_better)
+    remove(path for path in ranked[args.keep_best :] if path != every[-1])
+
+
+def _ranked(paths: Sequence[Path], values: dict[int, float], greater_is_better: bool | None) -> list[Path]:
+    """The best first, of equals the newest; last what has no value."""
+    sign = -1 if greater_is_better else 1
+    return sorted(paths, key=lambda path: (sign * values.get(step_of(path), sign * math.inf), -step_of(path)))
 
 
 def metric_by_step(history: Sequence[dict], metric: str | None) -> dict[int, float]:

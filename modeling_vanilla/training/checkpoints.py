@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,25 +66,18 @@ def fault_of(checkpoint: Path) -> str | None:
         return f"{MANIFEST} can't be read"
 
 
-def sound_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints without a fault, the newest last; the others are named in the log."""
-    sound = []
-    for checkpoint in checkpoints(folder):
+def sound_checkpoints(folder: Path) -> Iterator[Path]:
+    """The checkpoints without a fault, the newest first, each read when asked for; others are named in the log."""
+    for checkpoint in reversed(checkpoints(folder)):
         if fault := fault_of(checkpoint):
             logger.warning("%s: left out: %s", checkpoint, fault)
         else:
-            sound.append(checkpoint)
-    return sound
+            yield checkpoint
 
 
 def last_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint without a fault; newer ones that have one are named in the log."""
-    for checkpoint in reversed(checkpoints(folder)):
-        fault = fault_of(checkpoint)
-        if fault is None:
-            return checkpoint
-        logger.warning("%s: left out: %s", checkpoint, fault)
-    return None
+    return next(sound_checkpoints(folder), None)
 
 
 def remove(paths: Iterable[Path]) -> None:
