@@ -80,24 +80,43 @@ def test_the_finished_folder_is_the_same(folders):
 
 
 @pytest.mark.slow
-def test_ctrl_c_on_two_processes_leaves_one_checkpoint_that_resumes(folders):
-    words = train_words(
-        folders / "data", folders / "stopped", max_steps=300, logging_steps=10, save_strategy="steps", save_steps=1000
-    )
-    process = launch(words)
-    for line in process.stdout:
-        if "'loss'" in line:
-            break
-    process.send_signal(signal.SIGINT)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
+def test_a_stopped_run_of_two_processes_goes_on_bit_for_bit(folders, how):
+    """Dropout, BPE-dropout, accumulation and the middle of an epoch included."""
+
+    def words(name: str) -> list[str]:
+        return train_words(
+            folders / "data", folders / name, max_steps=120, logging_steps=5, save_strategy="steps", save_steps=7,
+            save_total_limit=3, dropout=0.1, bpe_dropout=0.1, gradient_accumulation_steps=2, eval_strategy="steps",
+            eval_steps=30,
+        )  # fmt: skip
+
+    if not (folders / "undisturbed").exists():
+        output, _ = (process := launch(words("undisturbed"))).communicate(timeout=300)
+        assert process.returncode == 0, output
+    stopped = folders / how.name
+    process = launch(words(how.name))
+    deadline = time.monotonic() + 120
+    while not list(stopped.glob("checkpoint-*")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1)
+    workers = children(process.pid)
+    for worker in workers if how == signal.SIGKILL else [process.pid]:
+        os.kill(worker, how)
     output, _ = process.communicate(timeout=100)
     assert process.returncode != 0
-    (checkpoint,) = (folders / "stopped").glob("checkpoint-*")
-    assert (checkpoint / "trainer_state.json").is_file(), output
-    time.sleep(1)
-    process = launch(words)
-    output, _ = process.communicate(timeout=200)
+    assert list(stopped.glob("checkpoint-*")), output
+    assert not (stopped / "model.safetensors").exists()
+    process = launch(words(how.name))
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert "going on from" in output
+    whole = folders / "undisturbed"
+    assert (stopped / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    for one, other in zip(results(stopped)["history"], results(whole)["history"], strict=True):
+        assert [one.get(key) for key in ("loss", "nll", "eval_nll")] == [
+            other.get(key) for key in ("loss", "nll", "eval_nll")
+        ]
 
 
 def children(process: int) -> list[int]:
