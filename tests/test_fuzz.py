@@ -1,20 +1,27 @@
 """Bad input everywhere: a clear error (a ValueError of one kind) or a correct result, never another exception."""
 
 import gzip
+import io
 import json
 import lzma
 import shutil
+from decimal import Decimal
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from safetensors.torch import save_file
 from transformers import AutoTokenizer
 
 from modeling_vanilla import VanillaConfig
 from modeling_vanilla.data.arguments import DataArguments
 from modeling_vanilla.data.corpus import load_corpus
+from modeling_vanilla.data.images import load_images
 from modeling_vanilla.data.iwslt14 import prepare_iwslt14
 from modeling_vanilla.data.record_files import read_csv, read_json, read_parquet
 from modeling_vanilla.data.text_files import read_lines, read_parallel, read_tsv
@@ -127,6 +134,82 @@ def test_a_corpus_of_hostile_files(tmp_path, one, other):
         assert sorted(map(str, rows)) == sorted(map(str, expected))
 
 
+def broken_utf8() -> pa.Array:
+    return pa.StringArray.from_buffers(3, pa.py_buffer(np.arange(4, dtype="i4")), pa.py_buffer(b"a\xffc"))
+
+
+TABLES = {
+    "text": (pa.array(["a", "é", ""]), ["a", "é", ""]),
+    "large text": (pa.array(["a", "b", "c"], pa.large_string()), ["a", "b", "c"]),
+    "views": (pa.array(["a", "b", "c"], pa.string_view()), ["a", "b", "c"]),
+    "dictionary": (pa.array(["a", "b", "a"]).dictionary_encode(), ["a", "b", "a"]),
+    "missing": (pa.array(["a", None, "c"]), ["a", "", "c"]),
+    "nothing": (pa.nulls(3), ["", "", ""]),
+    "numbers": (pa.array([1, 2, 3]), None),
+    "bytes": (pa.array([b"a", b"\xff", b"c"]), None),
+    "lists": (pa.array([["a"], [], ["c"]]), None),
+    "maps": (pa.array([[("a", 1)]] * 3, pa.map_(pa.string(), pa.int64())), None),
+    "structs": (pa.array([{"x": "a"}] * 3), None),
+    "times": (pa.array([1, 2, 3], pa.timestamp("ns")), None),
+    "decimals": (pa.array([Decimal("1.5")] * 3), None),
+    "broken UTF-8": (broken_utf8(), ["a", "\ufffd", "c"]),
+    "broken UTF-8 in a dictionary": (broken_utf8().dictionary_encode(), ["a", "\ufffd", "c"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("kind", TABLES)
+def test_parquet_columns_of_every_type(tmp_path, kind, side):
+    column, texts = TABLES[kind]
+    other = "target" if side == "source" else "source"
+    pq.write_table(pa.table({side: column, other: ["x", "y", "z"]}), tmp_path / "x.parquet")
+    found = attempt(READERS["parquet"], tmp_path / "x.parquet")
+    assert (found is None) == (texts is None)
+    if texts is not None:
+        assert [pair[side == "target"] for pair in found] == texts
+
+
+@pytest.mark.parametrize("kind", ["broken UTF-8", "broken UTF-8 in a dictionary"])
+def test_a_test_set_of_parquet_with_broken_utf8_is_refused(tmp_path, kind):
+    pq.write_table(pa.table({"source": TABLES[kind][0], "target": ["x", "y", "z"]}), tmp_path / "x.parquet")
+    args = DataArguments(source_lang="en", target_lang="de")
+    with pytest.raises(ValueError, match=r"x.parquet, row 2: 'source' has half a surrogate pair, or bytes"):
+        list(read_parquet(tmp_path / "x.parquet", args, strict=True))
+
+
+def test_a_missing_struct_is_a_missing_pair(tmp_path):
+    rows = pa.array([{"en": "a", "de": "b"}, None, {"en": "c", "de": None}])
+    pq.write_table(pa.table({"translation": rows}), tmp_path / "x.parquet")
+    assert attempt(READERS["parquet"], tmp_path / "x.parquet") == [("a", "b"), ("", ""), ("c", "")]
+
+
+def picture(**size) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", size.get("size", (9, 7)), "red").save(file, "PNG")
+    return file.getvalue()
+
+
+@settings(some, max_examples=25)
+@given(content=hostile, cut=st.integers(0, 80), swap=st.integers(0, 80))
+def test_a_folder_of_hostile_images(tmp_path, content, cut, swap):
+    """A broken image is named before training begins, or read as what it is; its label stays with it."""
+    shutil.rmtree(tmp_path / "data", ignore_errors=True)
+    whole = picture()
+    for split, label, name, data in (
+        ("train", "cat", "a.png", whole), ("train", "dog", "b.png", whole), ("validation", "cat", "c.png", whole),
+        ("validation", "dog", "d.png", content if cut == 0 else whole[:-cut] + whole[:swap]),
+    ):  # fmt: skip
+        (tmp_path / "data" / split / label).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / split / label / name).write_bytes(data)
+    args = DataArguments(
+        task="image_classification", data_dir=str(tmp_path / "data"), cache_dir=str(tmp_path / "cache")
+    )
+    found = attempt(load_images, args)
+    if found is not None:
+        assert found[1] == ["cat", "dog"]
+        assert found[0]["validation"]["label"] == [0, 1]
+
+
 # Folders
 
 
@@ -233,11 +316,21 @@ def add_tokens(folder) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def linked(folder, name: str, to: str = "../secret") -> None:
+    (folder.parent / "secret").write_text("root:x:0:0")
+    (folder / name).unlink()
+    (folder / name).symlink_to(to)
+
+
 HOSTILE = {
     "a pickle": (spoil_with_a_pickle, "can't load a model"),
     "a billion layers": (lambda f: changed(f / "config.json", encoder_layers=10**9), "encoder_layers=1000000000"),
     "a width of its own": (lambda f: changed(f / "config.json", d_model=10**8), "can't load a model"),
     "a tokenizer of another size": (add_tokens, "don't belong together"),
+    "weights that are a link to elsewhere": (lambda f: linked(f, "model.safetensors"), "can't load a model"),
+    "a config that is a link to elsewhere": (lambda f: linked(f, "config.json"), "can't load a model"),
+    "a tokenizer that is a link to elsewhere": (lambda f: linked(f, "tokenizer.json"), "can't load"),
+    "a link in a circle": (lambda f: linked(f, "config.json", "config.json"), "no model there"),
     "code from elsewhere": (
         lambda f: changed(f / "config.json", model_type="other", auto_map={"AutoConfig": "evil.Config"}),
         "can't load a model",
@@ -251,8 +344,9 @@ def test_hostile_model_folders_run_nothing_and_say_why(trained, tmp_path, what):
     folder = copied(trained, tmp_path / "model")
     (folder / "evil.py").write_text("raise SystemExit('code was run')")
     spoil(folder)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as error:
         Translator.from_pretrained(folder)
+    assert "root:x" not in str(error.value)
 
 
 def test_ten_megabytes_in_one_line(tmp_path):

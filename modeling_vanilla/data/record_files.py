@@ -107,7 +107,8 @@ def check_value(value: Any, column: ColumnPath, strict: bool, where: str, number
             value.encode()
         except UnicodeEncodeError as error:
             if strict:
-                raise ValueError(f"{where}: {'.'.join(column)!r} has half a surrogate pair: repair it") from error
+                what = "has half a surrogate pair, or bytes that aren't UTF-8"
+                raise ValueError(f"{where}: {'.'.join(column)!r} {what}: repair it") from error
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return value
     if value is None and not strict:
@@ -208,7 +209,7 @@ def read_parquet(path: Path, args: DataArguments, *, strict: bool) -> Iterator[t
                     values = batch.column(column[0])
                     for key in column[1:]:
                         values = values.field(key)
-                    sides.append(values.to_pylist())
+                    sides.append(_to_texts(values))
                 for source, target in zip(*sides, strict=True):
                     number += 1
                     where = f"{path}, row {number}"
@@ -218,6 +219,17 @@ def read_parquet(path: Path, args: DataArguments, *, strict: bool) -> Iterator[t
                     )
         except (pa.ArrowInvalid, OSError) as error:
             raise ValueError(f"{path}: is damaged after row {number:,}: {first_line(error)}") from error
+
+
+def _to_texts(values: pa.Array) -> list[Any]:
+    """The cells as Python's; bytes that aren't UTF-8, which the format doesn't rule out, as lone surrogates."""
+    try:
+        return values.to_pylist()
+    except UnicodeDecodeError:
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        cells = values.cast(pa.large_binary()).to_pylist()
+        return [cell if cell is None else cell.decode("utf-8", "surrogateescape") for cell in cells]
 
 
 def first_line(error: BaseException) -> str:
