@@ -115,14 +115,14 @@ class PaperTrainer(Trainer):
         return bool(self.accelerator.reduce(flag, reduction="sum").item())
 
     def _not_saved(self, folder: Path, name: str, fault: Exception | None) -> None:
-        """Says so; then goes on, or ends the run, as `on_save_error` says."""
+        """Says so; then goes on, or ends the run, as `on_save_error` says; an interrupted run ends in any case."""
         shutil.rmtree(folder / ASIDE, ignore_errors=True)
         why = str(getattr(fault, "strerror", None) or fault or "another process failed").splitlines()[0]
         last = last_checkpoint(folder)
         message = f"{folder / name}: could not be written: {why}; " + (
             f"{last.name} is the last sound checkpoint" if last else "there is no checkpoint yet"
         )
-        if self.args.on_save_error == "continue":
+        if self.args.on_save_error == "continue" and not self.interruption.stopping:
             logger.error("%s; training goes on", message)
             return
         raise ValueError(f"{message}: mend the cause, and the same command goes on from there")

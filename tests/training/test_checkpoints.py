@@ -167,6 +167,16 @@ def test_a_fault_in_writing_is_passed_over_when_told_so(tmp_path, monkeypatch, c
     assert one.state.global_step == 8
 
 
+def test_an_interrupted_run_that_could_not_save_does_not_say_that_it_did(tmp_path, monkeypatch):
+    fail_at(monkeypatch, "save_model", FULL)
+    one = trainer(tmp_path, on_save_error="continue")
+    one.interruption.on_step_begin = lambda args, state, control, **_: setattr(
+        one.interruption, "requested", state.global_step == 3
+    )
+    with pytest.raises(ValueError, match=r"checkpoint-4: could not be written.*checkpoint-2 is the last sound"):
+        one.train()
+
+
 def test_old_ones_stay_until_the_new_one_is_sound(tmp_path, monkeypatch):
     fail_at(monkeypatch, "save_model", FULL)
     with pytest.raises(ValueError, match="could not be written"):
