@@ -19,9 +19,10 @@ from modeling_vanilla.training.recipe import Recipe
 from modeling_vanilla.training.schedule import noam_peak
 
 MOST_PAIRS = 200_000  # of the corpus that is looked at
+FEW = 3  # training examples of a label
 MANY = 0.05  # a share of the pairs that is worth a warning ...
 TOO_MANY = 0.5  # ... and one that no run survives
-OVERFIT_STEPS, OVERFIT_SENTENCES = 120, 8
+OVERFIT_STEPS, OVERFIT_EXAMPLES = 120, 8
 RATES = np.geomspace(1e-6, 1.0, 43)  # eight a decade, nearly
 TOLERANCE = 1e-4
 # Nothing is evaluated or saved.
@@ -46,13 +47,11 @@ class Finding:
 
 def diagnose(recipe: Recipe, say: Callable[[str], None] = print) -> list[Finding]:
     """
-    Runs all checks of a translation recipe, each finding being said as it is there. The output folder isn't touched.
+    Runs all checks of a recipe, each finding being said as it is there. The output folder isn't touched.
 
     Raises:
-        ValueError: for a recipe of another task, or what `vanilla train` would refuse as well.
+        ValueError: for what `vanilla train` would refuse as well.
     """
-    if recipe.data.task != "translation":
-        raise ValueError(f"task={recipe.data.task!r}: the doctor knows translation recipes alone")
     findings: list[Finding] = []
 
     def note(found: Iterator[Finding]) -> None:
@@ -65,20 +64,20 @@ def diagnose(recipe: Recipe, say: Callable[[str], None] = print) -> list[Finding
         changes: dict[str, Any] = {"output_dir": folder, "report_to": [], "disable_tqdm": True} | QUIET
         data = replace(recipe.data, max_train_samples=most)
         training = replace(recipe.training, **changes)
-        job: Any = JOBS["translation"](replace(recipe, data=data, training=training), Path(folder))
+        job: Any = JOBS[recipe.data.task](replace(recipe, data=data, training=training), Path(folder))
         job.prepare()
-        note(check_corpus(job))
+        note(check_examples(job) if hasattr(job, "examples") else check_corpus(job))
         torch.manual_seed(recipe.training.seed)
         model = job.build()
         trainer = job.trainer(model)
         batch = next(iter(trainer.get_train_dataloader()))
-        for line in side_by_side(model, job.processor, batch):
+        for line in side_by_side(model, job, batch):
             say(line)
         note(check_labels(model, batch))
         note(check_masks(model, batch))
         note(check_overfitting(model, batch))
         note(check_rate(model, trainer, recipe))
-        note(check_cost(model, trainer, recipe, job))
+        note(check_cost(model, trainer, recipe))
     return findings
 
 
@@ -102,14 +101,19 @@ def check_corpus(job: Any) -> Iterator[Finding]:
             level: Literal["warning", "error"] = "error" if share > TOO_MANY and reason != "duplicate" else "warning"
             yield Finding(level, f"corpus: {count:,} of {report.total:,} pairs dropped: {reason}; {remedies[reason]}")
     sources, targets = list(train["source"]), list(train["target"])
-    copies = sum(source.strip() == target.strip() for source, target in zip(sources, targets, strict=True)) / len(
-        sources
-    )
-    if copies > MANY:
-        level = "error" if copies > TOO_MANY else "warning"
+    if job.recipe.data.task == "translation":
+        yield from check_sides(sources, targets)
+    splits = {name: list(zip(split["source"], split["target"], strict=True)) for name, split in job.corpus.items()}
+    yield from check_overlap(splits)
+    yield Finding("ok", f"corpus: {job.data_report()}")
+
+
+def check_sides(sources: list[str], targets: list[str]) -> Iterator[Finding]:
+    copies = sum(source.strip() == target.strip() for source, target in zip(sources, targets, strict=True))
+    if (share := copies / len(sources)) > MANY:
         yield Finding(
-            level,
-            f"corpus: {copies:.0%} of the targets are copies of their sources; the model will learn to copy: drop them",
+            "error" if share > TOO_MANY else "warning",
+            f"corpus: {share:.0%} of the targets are copies of their sources; the model will learn to copy: drop them",
         )
     lengths = np.log1p([[len(text) for text in side] for side in (sources, targets)])
     if len(sources) > 30 and lengths.std(1).min() > 0.1:
@@ -120,86 +124,152 @@ def check_corpus(job: Any) -> Iterator[Finding]:
                 f"corpus: lengths of source and target hardly go together (correlation {together:.2f}); the lines may "
                 "not translate each other: is one file shifted or shuffled?",
             )
-    shown = set(zip(sources, targets, strict=True))
-    for name in job.corpus:
-        if name != "train":
-            pairs = list(zip(job.corpus[name]["source"], job.corpus[name]["target"], strict=True))
-            overlap = sum(pair in shown for pair in pairs) / max(len(pairs), 1)
-            if overlap > MANY:
-                yield Finding(
-                    "error" if overlap > TOO_MANY else "warning",
-                    f"corpus: {overlap:.0%} of the pairs of {name} are in the training set; its score will mean "
-                    "nothing: take them out of the training set",
-                )
-    yield Finding("ok", f"corpus: {report}")
+
+
+def check_overlap(splits: dict[str, list[Any]]) -> Iterator[Finding]:
+    """Examples, as anything hashable, of other splits that training shows."""
+    shown = set(splits["train"])
+    for name, examples in splits.items():
+        overlap = 0.0 if name == "train" else sum(example in shown for example in examples) / max(len(examples), 1)
+        if overlap > MANY:
+            yield Finding(
+                "error" if overlap > TOO_MANY else "warning",
+                f"corpus: {overlap:.0%} of {name} are in the training set; its score will mean nothing: take them out "
+                "of the training set",
+            )
+
+
+def check_examples(job: Any) -> Iterator[Finding]:
+    """Labels that are rare or nearly all, and test examples that training shows."""
+    counts = np.bincount(job.examples["train"]["label"], minlength=len(job.labels))
+    commonest, rarest = int(counts.argmax()), int(counts.argmin())
+    if (share := counts[commonest] / counts.sum()) > 0.95:
+        yield Finding(
+            "warning",
+            f"corpus: {share:.0%} of the training examples have the label {job.labels[commonest]!r}; saying it always "
+            "will score as much: add examples of the others",
+        )
+    if counts[rarest] < FEW:
+        yield Finding(
+            "warning",
+            f"corpus: {counts[rarest]} training examples have the label {job.labels[rarest]!r}; it will hardly be "
+            "learnt: add some, or take it out",
+        )
+    texts = "input_ids" in job.examples["train"].column_names
+    yield from check_overlap(
+        {
+            name: [tuple(row["input_ids"]) if texts else row["image"].tobytes() for row in split]
+            for name, split in job.examples.items()
+        }
+    )
+    yield Finding("ok", f"corpus: {job.data_report()}")
 
 
 # One batch ------------------------------------------------------------------------------------------------------------
 
 
-def side_by_side(model: PreTrainedModel, tokenizer: Any, batch: dict[str, Any], sentences: int = 3) -> Iterator[str]:
-    """The first sentences of a batch as the model sees them."""
-    decoder = model.prepare_decoder_input_ids_from_labels(batch["labels"])
-    for row in range(min(sentences, len(decoder))):
-        for name, ids in (("source", batch["input_ids"]), ("decoder input", decoder), ("label", batch["labels"])):
-            tokens = tokenizer.convert_ids_to_tokens([i for i in ids[row].tolist() if i >= 0])
+def seen_and_said(model: PreTrainedModel, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """
+    The token that each position is given and the one that it has to say, both `(B, T)`, -100 where there is none; None
+    for a model that says one thing an example.
+    """
+    labels = batch["labels"]
+    if model.config.is_encoder_decoder:
+        return model.prepare_decoder_input_ids_from_labels(labels), labels
+    return (batch["input_ids"][:, :-1], labels[:, 1:]) if labels.dim() == 2 else None
+
+
+def side_by_side(model: PreTrainedModel, job: Any, batch: dict[str, Any], examples: int = 3) -> Iterator[str]:
+    """The first examples of a batch as the model sees them."""
+    columns: dict[str, Any] = {}
+    if "input_ids" in batch and (model.config.is_encoder_decoder or batch["labels"].dim() == 1):
+        columns["source"] = batch["input_ids"]
+    if pair := seen_and_said(model, batch):
+        columns |= dict(zip(("decoder input", "label"), pair, strict=True))
+    for row in range(min(examples, len(batch["labels"]))):
+        for name, ids in columns.items():
+            tokens = job.processor.convert_ids_to_tokens([i for i in ids[row].tolist() if i >= 0])
             yield f"  {name:<14}{' '.join(token.replace(' ', '_') for token in tokens)}"
+        if pair is None:
+            yield f"  {'label':<14}{job.labels[int(batch['labels'][row])]}"
         yield ""
 
 
+@torch.no_grad()
 def check_labels(model: PreTrainedModel, batch: dict[str, Any]) -> Iterator[Finding]:
-    """Each position must be given what comes before its label, and not the label."""
-    labels = batch["labels"]
-    decoder, config = model.prepare_decoder_input_ids_from_labels(labels), model.config
-    real = labels != -100
-    if torch.equal(decoder[real], labels[real]):
-        yield Finding("error", "batch: the decoder is given the labels, and need only copy: shift them by one")
-    elif not (decoder[:, 0] == config.decoder_start_token_id).all():
-        yield Finding("error", "batch: the decoder's input doesn't begin with the start token: shift the labels by one")
-    elif not torch.equal(decoder[:, 1:][real[:, 1:]], labels[:, :-1][real[:, 1:]]):
-        yield Finding("error", "batch: the decoder's input isn't the labels shifted by one")
-    else:
-        yield Finding("ok", "batch: the decoder's input is the labels, shifted by one")
-    ends = labels.gather(1, (real.sum(1) - 1).clamp(min=0)[:, None])
-    if not (ends == config.eos_token_id).all():
-        yield Finding("error", "batch: a label doesn't end with the end token; translations would never end")
+    """Each position must be given what comes before its label, and not the label; the loss must be the labels'."""
+    model.eval()
+    pair = seen_and_said(model, batch)
+    outputs = model(**batch)
+    logits, said = outputs.logits, batch["labels"]
+    if pair is not None:
+        seen, said = pair
+        real = said != -100
+        logits = logits[:, : said.shape[1]]
+        if torch.equal(seen[real], said[real]):
+            yield Finding("error", "batch: the decoder is given the labels, and need only copy: shift them by one")
+        elif not (seen[:, 0] == model.config.decoder_start_token_id).all():
+            yield Finding(
+                "error", "batch: the decoder's input doesn't begin with the start token: shift the labels by one"
+            )
+        elif not torch.equal(seen[:, 1:][real[:, 1:]], said[:, :-1][real[:, 1:]]):
+            yield Finding("error", "batch: the decoder's input isn't the labels shifted by one")
+        else:
+            yield Finding("ok", "batch: the decoder's input is the labels, shifted by one")
+        ends = said.gather(1, (real.sum(1) - 1).clamp(min=0)[:, None])
+        if not (ends == model.config.eos_token_id).all():
+            yield Finding("error", "batch: a label doesn't end with the end token; translations would never end")
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, -2).float(), said.flatten())
+    if not torch.isclose(outputs.loss.float(), expected, rtol=1e-5):
+        yield Finding(
+            "error",
+            f"batch: the model's loss is {outputs.loss:.3f}, the cross-entropy of its logits and the labels "
+            f"{expected:.3f}; it is trained for something else: are the labels shifted once more?",
+        )
+    elif pair is None:
+        yield Finding("ok", "batch: the loss is the cross-entropy of the logits and the labels")
 
 
 @torch.no_grad()
 def check_masks(model: PreTrainedModel, batch: dict[str, Any]) -> Iterator[Finding]:
     """Nothing is seen of the future or of padding, and a row of padding gives finite numbers."""
+    if "input_ids" not in batch:  # images have neither
+        return
     model.eval()
-    ids, mask, labels = (batch[name][:4] for name in ("input_ids", "attention_mask", "labels"))
-    decoder = model.prepare_decoder_input_ids_from_labels(labels)
+    ids = batch["input_ids"][:4]
+    mask = batch["attention_mask"][:4] if "attention_mask" in batch else torch.ones_like(ids)
+    both = model.config.is_encoder_decoder
+    decoder = model.prepare_decoder_input_ids_from_labels(batch["labels"][:4]) if both else None
     fine = True
 
-    def logits(ids: torch.Tensor, mask: torch.Tensor, decoder: torch.Tensor) -> torch.Tensor:
-        return model(input_ids=ids, attention_mask=mask, decoder_input_ids=decoder).logits
+    def logits(ids: torch.Tensor, mask: torch.Tensor, decoder: torch.Tensor | None) -> torch.Tensor:
+        return model(ids, mask, **({"decoder_input_ids": decoder} if both else {})).logits
 
-    before = logits(ids, mask, decoder)
-    T = decoder.shape[1]
-    changed = decoder.clone()
+    before = logits(ids, mask, decoder)  # (B, T, V), or (B, L) for labels
+    changed = (decoder if decoder is not None else ids).clone()
+    T = changed.shape[1]
     changed[:, T // 2 :] = (changed[:, T // 2 :] + 1) % model.config.vocab_size
-    if T > 1 and (logits(ids, mask, changed)[:, : T // 2] - before[:, : T // 2]).abs().max() > TOLERANCE:
+    after = logits(ids, mask, changed) if both else logits(changed, mask, None)
+    if before.dim() == 3 and T > 1 and (after[:, : T // 2] - before[:, : T // 2]).abs().max() > TOLERANCE:
         fine = False
         yield Finding(
             "error", "masks: a later target token changes an earlier prediction; the causal mask doesn't hold"
         )
     more = torch.full_like(ids[:, :3], model.config.pad_token_id)
     padded = logits(torch.cat((ids, more), 1), torch.cat((mask, torch.zeros_like(more)), 1), decoder)
-    if (padded - before).abs().max() > TOLERANCE:
+    if (padded[:, : before.shape[1]] - before).abs().max() > TOLERANCE:
         fine = False
-        yield Finding("error", "masks: padding the source changes predictions; the padding mask doesn't hold")
+        yield Finding("error", "masks: padding changes predictions; the padding mask doesn't hold")
     if not logits(ids, torch.zeros_like(mask), decoder).isfinite().all():
         fine = False
-        yield Finding("error", "masks: a source that is all padding gives numbers that aren't finite")
+        yield Finding("error", "masks: an input that is all padding gives numbers that aren't finite")
     if fine:
         yield Finding("ok", "masks: neither the future nor padding is seen, and a row of padding is finite")
 
 
 def check_overfitting(model: PreTrainedModel, batch: dict[str, Any]) -> Iterator[Finding]:
-    """A few sentences must be learnt by heart."""
-    few = {name: value[:OVERFIT_SENTENCES] for name, value in batch.items() if isinstance(value, torch.Tensor)}
+    """A few examples must be learnt by heart."""
+    few = {name: value[:OVERFIT_EXAMPLES] for name, value in batch.items() if isinstance(value, torch.Tensor)}
     student = copy.deepcopy(model)
     for module in student.modules():
         if hasattr(module, "dropout") and isinstance(module.dropout, float):
@@ -208,11 +278,11 @@ def check_overfitting(model: PreTrainedModel, batch: dict[str, Any]) -> Iterator
     if not last < first / 3:
         yield Finding(
             "error",
-            f"overfitting: {OVERFIT_STEPS} updates on {len(few['labels'])} sentences bring the loss from {first:.2f} "
-            f"to {last:.2f} nats a token only; something doesn't learn: frozen weights, or labels of other texts",
+            f"overfitting: {OVERFIT_STEPS} updates on {len(few['labels'])} examples bring the loss from {first:.2f} "
+            f"to {last:.2f} nats only; something doesn't learn: frozen weights, or labels of other texts",
         )
     else:
-        yield Finding("ok", f"overfitting: one batch is learnt by heart ({first:.2f} to {last:.2f} nats a token)")
+        yield Finding("ok", f"overfitting: one batch is learnt by heart ({first:.2f} to {last:.2f} nats)")
 
 
 def _fit(model: PreTrainedModel, batch: dict[str, torch.Tensor], rate: float, steps: int) -> tuple[float, float]:
@@ -225,7 +295,7 @@ def _fit(model: PreTrainedModel, batch: dict[str, torch.Tensor], rate: float, st
         outputs.loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        last = float(outputs.nll)
+        last = float(outputs.loss.detach())
         first = last if step == 0 else first
         if step and last < first / 10:
             break
@@ -250,9 +320,9 @@ def check_rate(model: PreTrainedModel, trainer: Any, recipe: Recipe) -> Iterator
         outputs.loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        nll = float(outputs.nll)
-        best = min(best, nll)
-        if not math.isfinite(nll) or nll > best + 3:
+        loss = float(outputs.loss.detach())
+        best = min(best, loss)
+        if not math.isfinite(loss) or loss > best + 3:
             breaks = float(rate)
             break
     warmup = recipe.training.get_warmup_steps(max(recipe.training.max_steps, 1)) or 1
@@ -274,23 +344,18 @@ def _forever(trainer: Any) -> Iterator[dict[str, Any]]:
         yield from trainer.get_train_dataloader()
 
 
-def check_cost(model: PreTrainedModel, trainer: Any, recipe: Recipe, job: Any) -> Iterator[Finding]:
+def check_cost(model: PreTrainedModel, trainer: Any, recipe: Recipe) -> Iterator[Finding]:
     """Time, tokens a second and memory of the whole run, from a few updates; the largest batch that fits."""
     args, device = recipe.training, trainer.args.device
     loader = trainer.get_train_dataloader()
-    sampler = getattr(loader.batch_sampler, "batch_sampler", loader.batch_sampler)
-    batches = []
-    for batch in loader:
-        batches.append(batch)
-        if len(batches) == 8:
-            break
+    batches = [batch for batch, _ in zip(loader, range(8), strict=False)]
     student = copy.deepcopy(model).to(device).train()
     optimizer = torch.optim.AdamW(student.parameters(), 1e-9, fused=True)
 
     def update(batch: dict[str, Any]) -> float:
         start = time.perf_counter()
         with trainer.accelerator.autocast(), torch.autocast(device.type, torch.bfloat16, enabled=args.bf16):
-            loss = student(**batch, label_smoothing=args.label_smoothing_factor).loss
+            loss = trainer.compute_loss(student, trainer._prepare_inputs(dict(batch)))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -300,24 +365,28 @@ def check_cost(model: PreTrainedModel, trainer: Any, recipe: Recipe, job: Any) -
     for batch in batches[:2]:
         update(batch)  # kernels are made, memory is laid out
     seconds = [update(batch) for batch in batches]
-    tokens = [int((batch["labels"] != -100).sum()) for batch in batches]
-    speed = sum(tokens) / sum(seconds)
-    batches_an_epoch = len(sampler) * max(job.report.total, len(job.corpus["train"])) / len(job.corpus["train"])
-    updates = args.max_steps
+    units = sum(int((batch["labels"] != -100).sum()) for batch in batches)
+    unit = "target tokens" if batches[0]["labels"].dim() == 2 else "examples"
+    updates, epochs = args.max_steps, ""
     if updates <= 0:
-        updates = math.ceil(args.num_train_epochs * batches_an_epoch / args.gradient_accumulation_steps)
+        updates = math.ceil(args.num_train_epochs * len(loader) / args.gradient_accumulation_steps)
+        if len(trainer.train_dataset) == MOST_PAIRS:
+            epochs = f" ({args.num_train_epochs:g} epochs of the first {MOST_PAIRS:,} examples)"
     hours = updates * args.gradient_accumulation_steps * statistics.mean(seconds) / 3600
-    hours *= 2 if args.r_drop else 1
-    text = f"cost: {speed:,.0f} target tokens a second; {updates:,} updates take about {_duration(hours)}"
-    text += f" (without evaluations); padding {sampler.padding:.1%}"
-    if sampler.padding > 0.3:
+    text = f"cost: {units / sum(seconds):,.0f} {unit} a second; {updates:,} updates{epochs} take about "
+    text += f"{_duration(hours)} (without evaluations)"
+    sampler = getattr(loader.batch_sampler, "batch_sampler", loader.batch_sampler)
+    padding = getattr(sampler, "padding", 0.0)  # the library's own sampler doesn't know it
+    text += f"; padding {padding:.1%}" if padding else ""
+    if padding > 0.3:
         yield Finding("warning", f"{text}; raise max_tokens")
     else:
         yield Finding("ok", text)
-    yield from _memory(device, args.max_tokens)
+    size = ("max_tokens", args.max_tokens) if unit == "target tokens" else ("batch size", args.train_batch_size)
+    yield from _memory(device, *size)
 
 
-def _memory(device: torch.device, max_tokens: int) -> Iterator[Finding]:
+def _memory(device: torch.device, what: str, size: int) -> Iterator[Finding]:
     if device.type == "cuda":
         peak, room = torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
     else:
@@ -332,12 +401,10 @@ def _memory(device: torch.device, max_tokens: int) -> Iterator[Finding]:
         }
         peak = int(values["VmHWM"]) * 1024
         room = int(values["MemAvailable"]) * 1024 + peak
-    most = int(max_tokens * room / peak)
-    text = (
-        f"memory: {peak / 1e9:.1f} GB of {room / 1e9:.1f} at max_tokens {max_tokens:,}; up to about {most:,} would fit"
-    )
+    most = int(size * room / peak)
+    text = f"memory: {peak / 1e9:.1f} GB of {room / 1e9:.1f} at {what} {size:,}; up to about {most:,} would fit"
     if peak > 0.95 * room:
-        yield Finding("error", f"{text}; lower max_tokens, and raise gradient_accumulation_steps")
+        yield Finding("error", f"{text}; lower it, and raise gradient_accumulation_steps")
     else:
         yield Finding("ok", text)
 

@@ -1,14 +1,21 @@
 """`vanilla doctor`: nothing on a sound recipe, and each planted fault found."""
 
+import json
+
 import pytest
 
 import modeling_vanilla.modeling_vanilla as module
 from modeling_vanilla import VanillaForConditionalGeneration as Model
+from modeling_vanilla.heads import VanillaForCausalLM
 from modeling_vanilla.scripts import doctor
 from modeling_vanilla.training import load_recipe
 from modeling_vanilla.training.doctor import diagnose
+from modeling_vanilla.training.jobs.language_model import LineCollator
 from modeling_vanilla.training.jobs.translation import Translation
 from tests.fixtures import corpus, train_words
+
+from .test_jobs import CLASSIFIER, write_questions
+from .test_jobs import words as train_words_without_none
 
 SHIFT = Model.prepare_decoder_input_ids_from_labels
 
@@ -111,6 +118,88 @@ def test_a_rate_out_of_range_is_found(tmp_path, rate, level, message):
     assert any(one == level and message in text for one, text in found), found
 
 
+# Other tasks
+
+LINES = {"task": "language_modeling", "source_lang": None, "predict_with_generate": "false"}
+LABELS = {"task": "text_classification", **CLASSIFIER}
+IMAGES = {
+    "task": "image_classification", "dataset_name": "digits", "data_dir": None, "source_lang": None,
+    "target_lang": None, "max_tokens": None, "image_size": 8, "patch_size": 2, "vocab_size": None,
+}  # fmt: skip
+
+
+def of_task(tmp_path, settings, say=lambda line: None) -> list[tuple[str, str]]:
+    if settings["task"] == "language_modeling":
+        write(tmp_path / "data")
+    elif settings["task"] == "text_classification":
+        write_questions(tmp_path / "data")
+    recipe = load_recipe(None, train_words_without_none(tmp_path / "data", tmp_path / "out", **settings))
+    return [(finding.level, finding.text) for finding in diagnose(recipe, say)]
+
+
+@pytest.mark.parametrize("settings", [LINES, LABELS, IMAGES], ids=lambda settings: settings["task"])
+def test_a_sound_recipe_of_another_task_has_no_fault(tmp_path, settings):
+    said: list[str] = []
+    found = of_task(tmp_path, settings, said.append)
+    assert {level for level, _ in found} == {"ok"}, found
+    checks = ["corpus", "batch", "masks", "overfitting", "rate", "cost", "memory"]
+    if settings is IMAGES:
+        checks.remove("masks")  # images have no padding
+    assert [text.split(":")[0] for _, text in found] == checks
+    assert any(line.startswith("  label         ") for line in said)
+
+
+def test_labels_shifted_twice_are_found(tmp_path, monkeypatch):
+    forward = VanillaForCausalLM.forward
+    monkeypatch.setattr(
+        VanillaForCausalLM,
+        "forward",
+        lambda self, *args, labels=None, **kwargs: forward(
+            self, *args, labels=None if labels is None else labels.roll(-1, 1), **kwargs
+        ),
+    )
+    found = of_task(tmp_path, LINES)
+    assert any(level == "error" and "are the labels shifted once more?" in text for level, text in found), found
+
+
+def test_labels_shifted_by_the_loader_are_found(tmp_path, monkeypatch):
+    collate = LineCollator.__call__
+
+    def shifted(self, batch):
+        rows = collate(self, batch)
+        return {**rows, "labels": rows["labels"].roll(-1, 1)}
+
+    monkeypatch.setattr(LineCollator, "__call__", shifted)
+    found = of_task(tmp_path, LINES)
+    assert any(level == "error" and "isn't the labels shifted by one" in text for level, text in found), found
+
+
+def test_padding_that_a_classifier_sees_is_found(tmp_path, monkeypatch):
+    FAULTS["the padding mask doesn't hold"](monkeypatch)
+    found = of_task(tmp_path, LABELS | {"attn_implementation": "eager"})
+    assert any(level == "error" and "the padding mask doesn't hold" in text for level, text in found), found
+
+
+@pytest.mark.parametrize(
+    ("message", "train"),
+    {
+        "have the label 'a'; saying it always": [("a", f"Who is {n}?") for n in range(120)] + [("b", "Where?")] * 4,
+        "1 training examples have the label 'b'": [("a", f"Who is {n}?") for n in range(60)] + [("b", "Where?")],
+        "of test are in the training set": [("ab"[n % 2], f"What is {n}?") for n in range(60)],
+    }.items(),
+)
+def test_a_fault_of_labelled_texts_is_found(tmp_path, message, train):
+    (tmp_path / "data").mkdir()
+    test = [("ab"[n % 2], f"What is {n}?") for n in range(20)]
+    for split, rows in (("train", train), ("val", [("a", "Why?"), ("b", "Whom?")]), ("test", test)):
+        lines = [json.dumps({"text": text, "label": label}) for label, text in rows]
+        (tmp_path / "data" / f"{split}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    settings = LABELS | {"vocab_size": 280}
+    recipe = load_recipe(None, train_words_without_none(tmp_path / "data", tmp_path / "out", **settings))
+    found = [(finding.level, finding.text) for finding in diagnose(recipe, lambda line: None)]
+    assert any(level != "ok" and message in text for level, text in found), found
+
+
 def test_the_command_says_and_ends_with_what_was_found(tmp_path, capsys, monkeypatch):
     words = train_words(write(tmp_path / "data"), tmp_path / "out")
     assert doctor.run(words) == 0
@@ -120,5 +209,3 @@ def test_the_command_says_and_ends_with_what_was_found(tmp_path, capsys, monkeyp
     FAULTS["need only copy"](monkeypatch)
     assert doctor.run(words) == 1
     assert "this run can't succeed" in capsys.readouterr().out
-    assert doctor.run(["trec"]) == 2
-    assert "knows translation recipes alone" in capsys.readouterr().err
