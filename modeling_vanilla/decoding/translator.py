@@ -398,6 +398,7 @@ class Translator:
         if self._can_search(how):
             config = copy.copy(self.model.generation_config)
             config.length_penalty_type = kind if num_beams > 1 else "power"
+            settings = config.update(**settings)  # what isn't the config's; it warns of both side by side
             prefixes = pad_sequence(
                 [torch.tensor(how.prefixes[i], dtype=torch.long) for i in indices], True, -100
             ).to(device) if how.prefixes else None  # fmt: skip

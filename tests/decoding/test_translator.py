@@ -71,6 +71,17 @@ def test_empty_lines_stay_empty(translator, empty):
     assert translations[2].text
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_translating_says_nothing(translator, num_beams, caplog, recwarn, monkeypatch):
+    from transformers.utils import logging as library
+
+    library.warning_once.cache_clear()
+    monkeypatch.setattr(library.get_logger("transformers"), "propagate", True)
+    translator.translate(SOURCES[:5], num_beams=num_beams)
+    assert not caplog.records
+    assert not recwarn.list
+
+
 def test_nothing_gives_nothing(translator):
     assert translator.translate([]) == []
 
