@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow conformance test-matrix bench lint format clean
+.PHONY: help demo test test-slow conformance test-matrix bench experiments lint format clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 15
@@ -37,11 +37,15 @@ conformance: $(READY) ## run the Transformers library's own common tests on our 
 bench: $(READY) ## measure training, decoding and attention beside the library's Marian and torch.nn.Transformer
 	$(BIN)/python -m benchmarks.training $(if $(DATA),--data_dir $(DATA))
 	$(BIN)/python -m benchmarks.decoding
-	$(BIN)/python -m benchmarks.long --plot build/long.png
+	$(BIN)/vanilla experiment attention_backends --size full --output_dir build/experiments
 	$(if $(DATA),PATH=$(BIN):$$PATH $(BIN)/python -m benchmarks.end_to_end --data_dir $(DATA))
 	$(if $(MODEL),$(BIN)/python -m benchmarks.translating $(MODEL) --source $(DATA)/test_201[67]_flickr.en*)
 	$(if $(MODEL),rm -rf build/int8 && $(BIN)/vanilla convert $(MODEL) build/int8 --to ctranslate2 --quantization int8)
 	$(if $(MODEL),$(BIN)/python -m benchmarks.translating $(MODEL) --source $(DATA)/test_201[67]_flickr.en* --engines build/int8)
+
+# DATA is a folder with multi30k/ and others; SIZE small (minutes), full (docs/experiments.md) or published (a GPU).
+experiments: $(READY) ## repeat the paper's experiments in small
+	$(BIN)/vanilla experiment all --output_dir build/experiments --size $(or $(SIZE),small) $(if $(DATA),--data_dir $(DATA))
 
 lint: $(READY) ## check style and types
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Package metadata. Also places configuration/, scripts/ and model_card/ inside the installed package."""
+"""Package metadata. Also places configuration/, scripts/, model_card/ and experiments/ inside the installed package."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from setuptools import setup
 
 ROOT = Path(__file__).parent
 # Folders at the top of a clone -> subpackages once installed, so that a wheel has what a clone has.
-MAPPED = {f"modeling_vanilla.{name}": name for name in ("configuration", "scripts", "model_card")}
+MAPPED = {f"modeling_vanilla.{name}": name for name in ("configuration", "scripts", "model_card", "experiments")}
 
 setup(
     name="vanilla-transformer",
@@ -49,6 +49,7 @@ setup(
         "ctranslate2": ["ctranslate2>=4.8"],
         "moses": ["sacremoses>=0.1.1"],
         "plots": ["matplotlib>=3.9"],
+        "experiments": ["matplotlib>=3.9", "pillow>=11", "scikit-learn>=1.6"],
         "bench": ["ctranslate2>=4.8", "matplotlib>=3.9"],
         "images": ["pillow>=11", "scikit-learn>=1.6"],
         "test": [

@@ -15,6 +15,7 @@ VERBS = {
     "average": "average the weights of several checkpoints",
     "convert": "write a trained model in another engine's format",
     "prepare": "prepare a published corpus as published results have it",
+    "experiment": "repeat one of the paper's experiments",
     "tokenizer": "train a tokenizer alone",
 }
 
