@@ -56,13 +56,15 @@ def decoding_settings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def hide_progress_bars() -> None:
-    """Hides the bars of loading, writing and mapping: of the latter only where nobody watches them."""
+    """Hides the bars of loading and writing, and where nobody watches them those of mapping and uploading."""
     import datasets
+    import huggingface_hub.utils
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
+        huggingface_hub.utils.disable_progress_bars()
 
 
 def make_folder(name: str) -> None:
@@ -81,7 +83,8 @@ def run_verb(verb: str, main: Callable[[Sequence[str]], int | None], argv: Seque
     mistake, 130 when interrupted. With VANILLA_DEBUG set, the traceback is shown instead.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for name in ("httpx", "httpx2"):  # the Hub's client writes a line for each request
+        logging.getLogger(name).setLevel(logging.WARNING)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as the input is read, whatever the locale
     try:
