@@ -55,7 +55,7 @@ OF_IMAGES = dict.fromkeys(
     ),
     "images have no text",
 )
-SAY_NOTHING = {"overwrite_output_dir", "allow_changed_settings"}  # of the run itself
+SAY_NOTHING = {"overwrite_output_dir", "allow_changed_settings", "hub_token"}  # of the run itself, or are secret
 WITHOUT_EFFECT = {
     "auto_find_batch_size": "give smaller batches where memory doesn't suffice",
     "resume_from_checkpoint": "the same command again goes on with an unfinished run",
