@@ -20,22 +20,25 @@ from .heads import (
     VanillaForImageClassification,
     VanillaForSequenceClassification,
 )
+from .interop.hub import carry_code
 from .modeling_vanilla import VanillaForConditionalGeneration, VanillaModel, VanillaPreTrainedModel
 
 __version__ = "0.1.0"
 
 AutoConfig.register(VanillaConfig.model_type, VanillaConfig, exist_ok=True)
-for auto, model in {
+AUTO_CLASSES = {
     AutoModel: VanillaModel,
     AutoModelForSeq2SeqLM: VanillaForConditionalGeneration,
     AutoModelForTextEncoding: VanillaEncoderModel,
     AutoModelForSequenceClassification: VanillaForSequenceClassification,
     AutoModelForImageClassification: VanillaForImageClassification,
     AutoModelForCausalLM: VanillaForCausalLM,
-}.items():
+}
+for auto, model in AUTO_CLASSES.items():
     auto.register(VanillaConfig, model, exist_ok=True)
 AutoTokenizer.register(VanillaConfig, fast_tokenizer_class=PreTrainedTokenizerFast, exist_ok=True)
 take_over(VanillaForConditionalGeneration)  # the package's search, which a Hub repository doesn't carry
+carry_code(VanillaConfig, VanillaPreTrainedModel)
 
 __all__ = [
     "VanillaConfig",

@@ -13,6 +13,7 @@ VERBS = {
     "score": "print the log-probability of given translations",
     "attention": "draw what a translation looks at in its source",
     "average": "average the weights of several checkpoints",
+    "push": "share a model on the Hugging Face Hub",
     "convert": "write a trained model in another engine's format",
     "prepare": "prepare a published corpus as published results have it",
     "experiment": "repeat one of the paper's experiments",

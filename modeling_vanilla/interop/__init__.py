@@ -1,1 +1,1 @@
-"""Other engines' formats out."""
+"""Other engines' formats out, and the Hub."""

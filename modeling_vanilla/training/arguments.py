@@ -86,6 +86,10 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
         metadata={"help": "R-Drop's alpha (5 in its paper): two passes a batch, whose predictions are to agree."},
     )
 
+    hub_strategy: str = field(
+        default="end",
+        metadata={"help": "With push_to_hub: end, for the finished model alone is shared."},
+    )
     ddp_timeout: int = field(
         default=86_400,
         metadata={"help": "Seconds that processes wait for the first one, which alone tokenises and translates tests."},
@@ -106,6 +110,10 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
             self.metric_for_best_model = "nll"
         if self.greater_is_better is None and self.metric_for_best_model is not None:
             self.greater_is_better = greater_is_better(self.metric_for_best_model)
+        if self.hub_strategy != "end":
+            raise ValueError(
+                f"hub_strategy={str(self.hub_strategy)!r}: must be end: the finished model alone is shared"
+            )
         super().__post_init__()
         self._check_checkpoints()
         if self.max_tokens < 1:

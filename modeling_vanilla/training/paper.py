@@ -3,19 +3,23 @@
 import json
 import logging
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import HfApi
 from safetensors import SafetensorError
 from transformers import EarlyStoppingCallback, Trainer
 from transformers.trainer_utils import SchedulerType
 
+from modeling_vanilla.interop.hub import make_repository, push
 from modeling_vanilla.training.arguments import VanillaTrainingArguments
 from modeling_vanilla.training.averaging import average_weights, best_checkpoints, keep_best, last_checkpoints
 from modeling_vanilla.training.bad_updates import FOLDER, BadUpdate, GradientWatch, likely_cause, save_update
 from modeling_vanilla.training.checkpoints import ASIDE, STATE, checkpoints, last_checkpoint, publish, remove, seal
 from modeling_vanilla.training.interruption import CheckpointOnInterrupt
+from modeling_vanilla.training.output import RESULTS
 from modeling_vanilla.training.schedule import inverse_sqrt_schedule, noam_peak
 from modeling_vanilla.training.watch import Watch
 
@@ -205,6 +209,48 @@ class PaperTrainer(Trainer):
         self.remove_callback(EarlyStoppingCallback)
         self.evaluate(metric_key_prefix="average")
         return True
+
+    # The Hub ---------------------------------------------------------------------------------------------------------
+
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        if self.is_world_process_zero():
+            name = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
+            private = self.args.hub_private_repo if private is None else private
+            self.hub_model_id = make_repository(name, private=private, token=token or self.args.hub_token)
+            self.push_in_progress = None
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """The library's, which takes a model from scratch for a fine-tuned one whose name is empty, but no folder."""
+        config = self.model.config
+        name, config._name_or_path = config._name_or_path, config._name_or_path or "."
+        super().create_model_card(*args, **kwargs)
+        config._name_or_path = name
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Nothing: checkpoints aren't shared."""
+
+    def push_to_hub(
+        self, commit_message: str = "End of training", blocking: bool = True, token: str | None = None,
+        revision: str | None = None, private: bool | None = None, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """
+        The library's, of what a repository is to hold: the model with its code, its tokenizer and its card; no pickled
+        arguments (`training_args.bin`), checkpoints or logs.
+        """
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        if self.hub_model_id is None:
+            self.init_hf_repo(token, private)
+        self.save_model(_internal_call=True)  # on all processes
+        if not self.is_world_process_zero():
+            return None
+        folder = Path(self.args.output_dir)
+        if not (folder / RESULTS).is_file():  # else it has the card of its run
+            self.create_model_card(**kwargs)
+        send = partial(
+            push, folder, self.hub_model_id, token=token or self.args.hub_token,
+            revision=revision or self.args.hub_revision, commit_message=commit_message,
+        )  # fmt: skip
+        return send() if blocking else HfApi().run_as_future(send)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         tied = self.accelerator.unwrap_model(self.model).all_tied_weights_keys  # saved once, so not missing

@@ -11,6 +11,7 @@ import torch
 from accelerate.utils import broadcast_object_list
 from transformers import set_seed
 
+from modeling_vanilla.interop.hub import push
 from modeling_vanilla.training.jobs import JOBS
 from modeling_vanilla.training.jobs.job import Job, RunResult
 from modeling_vanilla.training.output import open_output_dir, write_results
@@ -56,10 +57,10 @@ def run(recipe: Recipe) -> RunResult:
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     seconds = time.monotonic() - start
 
-    trainer.save_model(str(folder))  # on all processes: a sharded model is gathered
+    trainer.save_model(str(folder), _internal_call=True)  # on all processes: a sharded model is gathered
     try:
         if trainer.average():
-            trainer.save_model(str(folder))
+            trainer.save_model(str(folder), _internal_call=True)  # which doesn't push: card and results are to come
     except ValueError as error:  # an early stop may leave too few, for instance
         logger.warning("not averaged: %s", error)
     result = RunResult(folder, recipe.data.task)
@@ -75,6 +76,12 @@ def run(recipe: Recipe) -> RunResult:
 
         write_card(folder, facts)
         write_results(folder, facts)  # the last file: it says that the run is finished
+        if args.push_to_hub:
+            try:
+                push(folder, trainer.hub_model_id, revision=args.hub_revision, token=args.hub_token)
+            except ValueError as error:
+                again = f"`vanilla push {folder} {trainer.hub_model_id}` does that alone"
+                raise ValueError(f"the model in {folder} is finished, but not pushed: {error}; {again}") from error
     trainer.accelerator.wait_for_everyone()
     return result
 
