@@ -1,10 +1,13 @@
 """Writes a trained model's README.md from what its run recorded; what isn't known is said to be unknown."""
 
 import importlib.resources
+import re
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from modeling_vanilla.model_card.curve import CURVE, draw_curve
 
 # By task: the Hub's name for it, what the model does, and how it is used.
 KINDS = {
@@ -45,34 +48,49 @@ print(pipeline("image-classification", "{name}")("image.png"))""",
     ),
 }
 
+# What the Hub takes for a language: a code of two or three letters, with or without a region.
+LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")
+
 
 def write_card(folder: Path, facts: dict[str, Any]) -> Path:
     """
-    Writes `folder/README.md`.
+    Writes `folder/README.md`, and the training curve beside it where matplotlib is there to draw it.
 
     Args:
         folder: the finished model's.
-        facts: what the run recorded:
-            `task`: a key of `KINDS`, translation unless given;
+        facts: what the run recorded. A run of an older version recorded less; what is marked with * may be missing:
+            `task`*: a key of `KINDS`, translation unless given;
             `source_lang`, `target_lang`: codes, or None;
             `data`: where the data came from, one line;
             `pairs`: what the filters kept and dropped, one line;
+            `splits`*: the number of examples that each split has, name to count;
             `parameters`: their exact number;
             `config`: the fields of the model's config that describe its shape, name to value;
             `settings`: the recipe, name to value;
+            `hyperparameters`*: the most important settings as they were in effect, defaults included;
+            `init_from`*: the model that training began with; None when it began from scratch;
             `updates`, `seconds`, `hardware`: how long training took, and where;
+            `resumed_at`*: the update that this time is counted from, where an interrupted run went on;
+            `power`*: a dict with `watts` and `what`, the most that the hardware takes; None where it doesn't say;
+            `history`*: what was logged, the library's `log_history`;
             `results`: one dict a figure, with `dataset`, `name`, `value`, `interval` and `signature`;
             `samples`: one dict a sentence, with `source`, `target` and `translation`;
-            `versions`: package name to version.
+            `versions`: package name to version;
+            `about`*: what only a person knows: `license`, `author`, `data_origin`;
+            `repo_id`*: the repository on the Hub that the card is for, in the place of the folder's name.
 
     Returns:
         the file.
     """
+    task = facts.get("task", "translation")
     languages = list(dict.fromkeys(code for code in (facts["source_lang"], facts["target_lang"]) if code))
-    tag, what, usage = KINDS[facts.get("task", "translation")]
+    tag, what, usage = KINDS[task]
+    about = facts.get("about", {})
+    name = facts.get("repo_id") or folder.resolve().name
     data = ModelCardData(
-        model_name=folder.resolve().name,
-        language=languages or None,
+        model_name=name.rpartition("/")[2],
+        language=[code for code in languages if LANGUAGE.fullmatch(code)] or None,
+        license=about.get("license", "unknown"),
         library_name="transformers",
         pipeline_tag=tag,
         tags=["vanilla-transformer", tag],
@@ -90,17 +108,80 @@ def write_card(folder: Path, facts: dict[str, Any]) -> Path:
         or None,
     )
     template = (importlib.resources.files(__package__) / "template.md").read_text(encoding="utf-8")
-    direction = " to ".join(languages) if len(languages) == 2 else "unknown languages"
     example = repr(facts["samples"][0]["source"] if facts["samples"] else "...")  # as Python writes it
+    unit = "example" if "classification" in task else "token"
+    drawn = draw_curve(facts.get("history", []), folder / CURVE, unit)
     texts = {
-        "name": data.model_name,
-        "what": what.format(direction=direction),
-        "usage": usage.format(name=data.model_name, example=example),
+        "name": name,
+        "what": what.format(direction=" to ".join(languages) if len(languages) == 2 else "unknown languages"),
+        "usage": usage.format(name=name, example=example),
+        "usage_alone": usage.replace('"{name}")', '"{name}", trust_remote_code=True)').format(
+            name=name, example=example
+        ),
+        "curve": CURVE if drawn else None,
+        "unit": unit,
+        "last": _last_losses(facts.get("history", [])),
+        "init_from": _shown(facts.get("init_from") or facts["settings"].get("init_from")),
+        "duration": _duration(facts),
+        "energy": _energy(facts),
+        "hyperparameters": {
+            key: _shown(value)
+            for key, value in {**facts.get("hyperparameters", {}), **facts["settings"]}.items()
+            if not key.endswith("_dir")  # on the machine that trained, which says nothing to a reader
+        },
+        "about": about,
     }
-    card = ModelCard.from_template(data, template_str=template, **texts, **facts)
+    card = ModelCard.from_template(data, template_str=template, **{**facts, **texts})
     path = folder / "README.md"
     card.save(path)
     return path
+
+
+def _shown(value: Any) -> Any:
+    """A setting as a reader is to see it: of a path on the machine that trained, the name."""
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+
+
+def _duration(facts: dict[str, Any]) -> str:
+    """Updates and time, as far as they are known."""
+    updates, start = facts["updates"], facts.get("resumed_at")
+    if updates is None:
+        return f"unknown updates, in {_time(facts['seconds'])}"
+    if start:
+        return (
+            f"{updates:,} updates. The run was interrupted: those after update {start:,} took "
+            f"{_time(facts['seconds'])}, and how long the ones before took is unknown"
+        )
+    return f"{updates:,} updates, in {_time(facts['seconds'])}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+
+
+def _energy(facts: dict[str, Any]) -> str:
+    """An upper estimate, or that there is none."""
+    power = facts.get("power")
+    if not power:
+        return "unknown, as the power that the hardware takes is"
+    kilowatt_hours = power["watts"] * facts["seconds"] / 3.6e6
+    part = " Only the time above is counted." if facts.get("resumed_at") else ""
+    return (
+        f"at most {kilowatt_hours:.2g} kWh, an estimate: {power['what']}, {power['watts']:g} W, for the whole time. "
+        f"What else the machine takes, and cooling, isn't counted.{part}"
+    )
+
+
+def _last_losses(history: list[dict[str, Any]]) -> str:
+    """The last plain losses, in words; "" where none was logged."""
+    found = {}
+    for name, key in (("training", "nll"), ("validation", "eval_nll")):
+        values = [(entry["step"], entry[key]) for entry in history if key in entry]
+        if values:
+            found[name] = f"{name} {values[-1][1]:.3f} (update {values[-1][0]:,})"
+    return ", ".join(found.values())
 
 
 __all__ = ["write_card"]

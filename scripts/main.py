@@ -14,6 +14,7 @@ VERBS = {
     "attention": "draw what a translation looks at in its source",
     "average": "average the weights of several checkpoints",
     "push": "share a model on the Hugging Face Hub",
+    "card": "write a trained model's card anew, with its licence, its author and its data's origin",
     "convert": "write a trained model in another engine's format",
     "prepare": "prepare a published corpus as published results have it",
     "experiment": "repeat one of the paper's experiments",

@@ -3,6 +3,8 @@
 import json
 import logging
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ OURS = (
     RECIPE,
     RESULTS,
     "README.md",
+    "training_curve.png",
     "*config.json",
     "tokenizer*",
     "translations",
@@ -46,18 +49,43 @@ def save_results(folder: Path, results: list[dict[str, Any]]) -> None:
     Raises:
         ValueError: when the folder has no readable results.json, or can't be written.
     """
+    with _facts_of(folder) as facts:
+        kept = [old for old in facts["results"] if not any(_same_figure(old, new) for new in results)]
+        facts["results"] = kept + results
+
+
+def save_about(folder: Path, about: dict[str, str], output: Path | None = None) -> None:
+    """
+    Adds what only a person knows of a finished run to what is known of it, and writes its card anew.
+
+    Args:
+        about: `license`, `author`, `data_origin`, or some of them.
+        output: write the card there, and leave the model's folder as it is.
+
+    Raises:
+        ValueError: as `save_results`.
+    """
+    with _facts_of(folder, output) as facts:
+        facts["about"] = {**facts.get("about", {}), **about}
+
+
+@contextmanager
+def _facts_of(folder: Path, output: Path | None = None) -> Iterator[dict[str, Any]]:
+    """What is known of a finished run, to be changed; then it is written again, and the card too."""
     from modeling_vanilla.model_card import write_card
 
     file = folder / RESULTS
     try:
         facts = json.loads(file.read_text(encoding="utf-8"))
-        kept = [old for old in facts["results"] if not any(_same_figure(old, new) for new in results)]
-        facts["results"] = kept + results
-        write_card(folder, facts)
-        write_results(folder, facts)
+        yield facts
+        write_card(output or folder, facts)
+        if output is None:
+            write_results(folder, facts)
     except OSError as error:
-        raise ValueError(f"{file}: {error.strerror}: figures are kept beside those of `vanilla train`") from error
-    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{error.filename or file}: {error.strerror}: a card is made of what `vanilla train` wrote"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file}: not what `vanilla train` wrote: {error}") from error
 
 
@@ -154,4 +182,4 @@ def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return sorted({path for pattern in patterns for path in folder.glob(pattern)})
 
 
-__all__ = ["RECIPE", "RESULTS", "open_output_dir", "save_results", "write_results"]
+__all__ = ["RECIPE", "RESULTS", "open_output_dir", "save_about", "save_results", "write_results"]

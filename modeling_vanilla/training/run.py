@@ -7,17 +7,24 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate.utils import broadcast_object_list
 from transformers import set_seed
 
+import modeling_vanilla
 from modeling_vanilla.interop.hub import push
+from modeling_vanilla.training import hardware
 from modeling_vanilla.training.jobs import JOBS
 from modeling_vanilla.training.jobs.job import Job, RunResult
 from modeling_vanilla.training.output import open_output_dir, write_results
 from modeling_vanilla.training.recipe import Recipe, config_fields
 
 logger = logging.getLogger(__name__)
+
+# Of the library's arguments and ours: what a reader of the card wants to know though nobody gave it.
+HYPERPARAMETERS = (
+    "learning_rate", "lr_scheduler_type", "warmup_steps", "gradient_accumulation_steps", "max_grad_norm", "adam_beta1",
+    "adam_beta2", "adam_epsilon", "weight_decay", "label_smoothing_factor", "bf16", "fp16", "seed",
+)  # fmt: skip
 
 
 def run(recipe: Recipe) -> RunResult:
@@ -71,7 +78,7 @@ def run(recipe: Recipe) -> RunResult:
         raise KeyboardInterrupt(f"interrupted before the test sets were scored; the model is in {folder}")
     if trainer.is_world_process_zero():
         job.test(result)
-        facts = _facts(recipe, job, trainer, seconds, result)
+        facts = _facts(recipe, job, trainer, seconds, result, checkpoint)
         from modeling_vanilla.model_card import write_card
 
         write_card(folder, facts)
@@ -102,32 +109,39 @@ def _open_output_dir(recipe: Recipe, folder: Path) -> Path | None:
     return checkpoint
 
 
-def _facts(recipe: Recipe, job: Job, trainer: Any, seconds: float, result: RunResult) -> dict[str, Any]:
+def _facts(
+    recipe: Recipe, job: Job, trainer: Any, seconds: float, result: RunResult, checkpoint: Path | None
+) -> dict[str, Any]:
     """What the card and `results.json` say of the run."""
-    data, device = recipe.data, trainer.args.device
-    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
-    config = trainer.model.config.to_dict()
+    data, device, processes = recipe.data, trainer.args.device, trainer.args.world_size
+    config, arguments = trainer.model.config.to_dict(), trainer.args.to_dict()
+    batch = "per_device_train_batch_size" if "classification" in data.task else "max_tokens"
     return {
         "task": data.task,
         "source_lang": data.source_lang,
         "target_lang": data.target_lang,
         "data": data.dataset_name or Path(data.data_dir or "unknown").name,
         "pairs": job.data_report(),
+        "splits": job.sizes(),
         "parameters": trainer.model.num_parameters(),
         "config": {name: config[name] for name in ("vocab_size", *config_fields())},
         "settings": {name: value for name, value in recipe.settings.items() if not name.endswith("_dir")},
+        "hyperparameters": {
+            **{name: arguments[name] for name in (*HYPERPARAMETERS, batch)}, "max_length": data.max_length,
+        },
         "updates": trainer.state.global_step,
         "seconds": round(seconds, 1),
-        "hardware": f"{trainer.args.world_size} × {hardware}",
+        "resumed_at": int(checkpoint.name.rpartition("-")[2]) if checkpoint else None,
+        "hardware": hardware.describe(device, processes),
+        "power": hardware.power(device, processes),
         "results": result.results,
         "samples": result.samples,
         "history": trainer.state.log_history,
-        "versions": {name: version(name) for name in ("torch", "transformers", "datasets", "tokenizers", "sacrebleu")},
-    }
-
-
-def _processor() -> str:
-    return f"CPU, {torch.get_num_threads()} threads, {platform.processor() or platform.machine()}"
+        "versions": {
+            "vanilla-transformer": modeling_vanilla.__version__, "python": platform.python_version(),
+            **{name: version(name) for name in ("torch", "transformers", "datasets", "tokenizers", "sacrebleu")},
+        },
+    }  # fmt: skip
 
 
 __all__ = ["RunResult", "run"]

@@ -197,6 +197,7 @@ def test_a_run_goes_on_from_the_newest_sound_checkpoint(tmp_path):
     truncate(tmp_path / "again" / "checkpoint-20")
     assert train.run(again) == 0
     assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
+    assert json.loads((tmp_path / "again" / "results.json").read_text())["resumed_at"] == 10
 
 
 @pytest.mark.parametrize("step", [4, 6, 8])

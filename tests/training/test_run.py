@@ -19,7 +19,7 @@ def test_root_of_the_output_folder_is_the_finished_model(trained):
     names = {path.name for path in trained.iterdir() if path.is_file()}
     assert names == {
         "README.md", "config.json", "generation_config.json", "model.safetensors", "recipe.yaml", "results.json",
-        "tokenizer.json", "tokenizer_config.json",
+        "tokenizer.json", "tokenizer_config.json", "training_curve.png",
     }  # fmt: skip
 
 
@@ -185,6 +185,17 @@ def test_time_spent_is_recorded(trained):
     results = json.loads((trained / "results.json").read_text())
     assert 0 < results["seconds"] < 300
     assert results["updates"] == 120
+    assert results["resumed_at"] is None
+
+
+def test_settings_in_effect_are_recorded_though_nobody_gave_them(trained):
+    results = json.loads((trained / "results.json").read_text())
+    assert results["splits"] == {"train": 193, "validation": 20, "test": 15}
+    hyperparameters = results["hyperparameters"]
+    assert hyperparameters["learning_rate"] == 0.01
+    assert (hyperparameters["adam_beta2"], hyperparameters["label_smoothing_factor"]) == (0.98, 0.1)
+    assert hyperparameters["lr_scheduler_type"] == "inverse_sqrt"
+    assert "per_device_train_batch_size" not in hyperparameters
 
 
 def test_the_length_penalty_type_is_kept_when_the_model_is_loaded(tmp_path):

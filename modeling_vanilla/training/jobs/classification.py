@@ -102,7 +102,6 @@ class TextClassification(Classification):
     """From texts and labels to a `VanillaForSequenceClassification`."""
 
     model_class = VanillaForSequenceClassification
-    corpus: DatasetDict
 
     def prepare(self) -> None:
         self.corpus = load_corpus(self.recipe.data)
@@ -149,6 +148,7 @@ class ImageClassification(Classification):
 
     def prepare(self) -> None:
         self.examples, self.labels = load_images(self.recipe.data)
+        self.corpus = self.examples
         tokens = {"vocab_size": 2, "pad_token_id": 0, "decoder_start_token_id": 1, "eos_token_id": None}  # not used
         self.config = self.recipe.vanilla_config(**tokens, **self.label_settings())
         if self.config.num_channels != 3:

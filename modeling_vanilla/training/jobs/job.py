@@ -40,9 +40,11 @@ class Job(ABC):
 
     Attributes:
         processor: the tokenizer or image processor, to be saved with the model.
+        corpus: what was read, by split.
     """
 
     processor: Any
+    corpus: DatasetDict
 
     def __init__(self, recipe: Recipe, folder: Path):
         self.recipe, self.folder = recipe, folder
@@ -54,6 +56,10 @@ class Job(ABC):
     @abstractmethod
     def data_report(self) -> str:
         """What was read and what was dropped, in one line."""
+
+    def sizes(self) -> dict[str, int]:
+        """How many examples each split has, before any is dropped."""
+        return {name: len(split) for name, split in self.corpus.items()}
 
     @abstractmethod
     def build(self) -> PreTrainedModel:

@@ -35,7 +35,6 @@ class LineCollator(PairCollator):
 class LanguageModeling(Job):
     """From lines of text to a `VanillaForCausalLM`."""
 
-    corpus: DatasetDict
     lines: DatasetDict
     report: FilterReport
 

@@ -15,7 +15,6 @@ from modeling_vanilla.training.trainer import VanillaTrainer
 class Translation(Job):
     """From pairs of texts to a `VanillaForConditionalGeneration`."""
 
-    corpus: DatasetDict
     pairs: DatasetDict
     report: FilterReport
 

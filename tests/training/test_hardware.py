@@ -1,0 +1,60 @@
+"""What is said of the machine."""
+
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from modeling_vanilla.training import hardware
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+def zone(folder, number, name, microwatts):
+    path = folder / f"intel-rapl:{number}"
+    path.mkdir()
+    (path / "name").write_text(f"{name}\n")
+    (path / "constraint_0_power_limit_uw").write_text(f"{microwatts}\n")
+
+
+def test_power_of_processors_is_the_sum_over_them_without_their_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(hardware, "POWERCAP", tmp_path)
+    zone(tmp_path, "0", "package-0", 125_000_000)
+    zone(tmp_path, "0:0", "core", 90_000_000)
+    zone(tmp_path, "1", "package-1", 65_500_000)
+    assert hardware.power(CPU, 2)["watts"] == 190.5
+
+
+@pytest.mark.parametrize("microwatts", [None, "", 0])
+def test_power_that_the_machine_does_not_say_is_unknown(tmp_path, monkeypatch, microwatts):
+    monkeypatch.setattr(hardware, "POWERCAP", tmp_path)
+    if microwatts is not None:
+        zone(tmp_path, "0", "package-0", microwatts)
+    assert hardware.power(CPU, 1) is None
+
+
+def test_power_of_several_machines_is_unknown(tmp_path, monkeypatch):
+    monkeypatch.setattr(hardware, "POWERCAP", tmp_path)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    zone(tmp_path, "0", "package-0", 125_000_000)
+    assert hardware.power(CPU, 2)
+    assert hardware.power(CPU, 4) is None
+
+
+@pytest.mark.parametrize(("answer", "watts"), [("700.00\n", 1400.0), ("[N/A]\n", None), (None, None)])
+def test_power_of_gpus_is_their_limit(monkeypatch, answer, watts):
+    def nvidia_smi(words, **kwargs):
+        if answer is None:
+            raise FileNotFoundError(words[0])
+        assert words[-2:] == ["-i", "GPU-1234"]
+        return SimpleNamespace(stdout=answer)
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="1234"))
+    monkeypatch.setattr(subprocess, "run", nvidia_smi)
+    power = hardware.power(GPU, 2)
+    assert (power and power["watts"]) == watts
+
+
+def test_describes_processors_by_threads():
+    assert hardware.describe(CPU, 2).startswith(f"2 × CPU, {torch.get_num_threads()} threads, ")
