@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow conformance test-matrix bench experiments lint format clean
+.PHONY: help demo test test-slow test-browser conformance test-matrix bench experiments lint format clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 15
@@ -21,10 +21,14 @@ demo: $(READY) ## train a translation model on the built-in corpus, score it and
 	$(BIN)/vanilla train configuration/demo.yaml --overwrite_output_dir true
 
 test: $(READY) ## run the tests, on all cores
-	$(BIN)/pytest -m "not slow" -n auto --dist loadfile
+	$(BIN)/pytest -m "not slow and not browser" -n auto --dist loadfile
 
 test-slow: $(READY) ## run the tests that take minutes
 	$(BIN)/pytest -m slow
+
+test-browser: $(READY) ## run the tests of the page in headless Chromium (Debian's chromium and chromium-driver)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[browser]"
+	$(BIN)/pytest -m browser
 
 test-matrix: ## run the tests with the lowest and the newest transformers that setup.py admits
 	PYTHON=$(PYTHON) tests/matrix.sh

@@ -51,9 +51,12 @@ setup(
         "plots": ["matplotlib>=3.9"],
         "experiments": ["matplotlib>=3.9", "pillow>=11", "scikit-learn>=1.6"],
         "bench": ["ctranslate2>=4.8", "matplotlib>=3.9"],
+        "demo": ["gradio>=6", "matplotlib>=3.9"],
+        "browser": ["gradio>=6", "selenium>=4.30"],
         "images": ["pillow>=11", "scikit-learn>=1.6"],
         "test": [
             "ctranslate2>=4.8",
+            "gradio>=6",
             "matplotlib>=3.9",
             "sacremoses>=0.1.1",
             "pytest>=8",

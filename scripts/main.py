@@ -15,6 +15,7 @@ VERBS = {
     "average": "average the weights of several checkpoints",
     "push": "share a model on the Hugging Face Hub",
     "card": "write a trained model's card anew, with its licence, its author and its data's origin",
+    "demo": "open a page in the browser to try a model on",
     "convert": "write a trained model in another engine's format",
     "prepare": "prepare a published corpus as published results have it",
     "experiment": "repeat one of the paper's experiments",

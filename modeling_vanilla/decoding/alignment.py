@@ -3,9 +3,13 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Alignment = tuple[tuple[int, int], ...]  # source word, target word; both counted from 0
 
@@ -78,18 +82,18 @@ def pharaoh(alignment: Alignment) -> str:
     return " ".join(f"{source}-{target}" for source, target in sorted(alignment))
 
 
-def draw(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, target: str, output: str | Path,
-    layer: int = -1, head: int | None = None,
-) -> None:  # fmt: skip
+def picture(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, target: str, layer: int = -1,
+    head: int | None = None,
+) -> "Figure":  # fmt: skip
     """
-    Draws a pair's cross attention, target tokens over source tokens, into a file whose name says its format.
+    A pair's cross attention, target tokens over source tokens, as a figure of matplotlib's.
 
     Args:
         layer, head: counted from 0, or from the end by negative numbers; without a head their mean.
 
     Raises:
-        ValueError: without matplotlib; for a layer or head that isn't there; when the file can't be written.
+        ValueError: without matplotlib; for a layer or head that isn't there.
     """
     try:
         from matplotlib.figure import Figure
@@ -106,7 +110,7 @@ def draw(
     )
     figure = Figure(figsize=(2 + 0.35 * len(columns), 1.5 + 0.3 * len(rows)), layout="constrained")
     axes = figure.add_subplot()
-    image = axes.imshow(weights, cmap="Greys", vmin=0, vmax=1, aspect="auto")
+    image = axes.imshow(weights.numpy(), cmap="Greys", vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(len(columns)), columns, rotation=90)
     axes.set_yticks(range(len(rows)), rows)
     axes.set_xlabel("source tokens")
@@ -114,10 +118,24 @@ def draw(
     heads = "mean of the heads" if head is None else f"head {head % attention.shape[1]}"
     axes.set_title(f"decoder layer {layer % len(attention)}, {heads}", fontsize="medium")
     figure.colorbar(image, label="attention weight")
+    return figure
+
+
+def draw(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, target: str, output: str | Path,
+    layer: int = -1, head: int | None = None,
+) -> None:  # fmt: skip
+    """
+    Draws `picture` into a file whose name says its format.
+
+    Raises:
+        ValueError: as `picture`; when the file can't be written.
+    """
+    figure = picture(model, tokenizer, source, target, layer, head)
     try:
         figure.savefig(output, dpi=150)
     except (OSError, ValueError) as error:
         raise ValueError(f"{output}: can't be written: {error}") from error
 
 
-__all__ = ["align", "cross_attention", "draw", "pharaoh", "words"]
+__all__ = ["align", "cross_attention", "draw", "pharaoh", "picture", "words"]
