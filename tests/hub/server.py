@@ -362,7 +362,8 @@ class Handler(BaseHTTPRequestHandler):
             elif key == "deletedFolder":
                 files = {name: data for name, data in files.items() if not name.startswith(value["path"].rstrip("/"))}
         oid = repository.commit(revision, files)
-        return {"success": True, "commitOid": oid, "commitUrl": f"{self.server.url}/{repo_id}/commit/{oid}"}
+        address = f"{self.server.url}/{'spaces/' * (kind == 'space')}{repo_id}"
+        return {"success": True, "commitOid": oid, "commitUrl": f"{address}/commit/{oid}"}
 
     def download(self, prefix: str, repo_id: str, revision: str, name: str) -> Answer:
         repository = self.repository(prefix.removesuffix("s/") or "model", repo_id)

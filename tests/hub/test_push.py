@@ -124,6 +124,14 @@ def test_weights_under_other_names_go(hub, tmp_path, tiny_model, first):
     assert all(weight.equal(new.state_dict()[name]) for name, weight in loaded.state_dict().items())
 
 
+def test_a_space_of_the_model_goes_up_beside_it(hub, folder, capsys):
+    assert main.main(["push", str(folder), "en-de", "--private", "--space"]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"{hub.url}/me/en-de", f"{hub.url}/spaces/me/en-de"]
+    assert {"app.py", "requirements.txt", "README.md"} <= set(hub.files("me/en-de", kind="space"))
+    assert 'build("me/en-de")' in hub.files("me/en-de", kind="space")["app.py"].decode()
+    assert "model.safetensors" in hub.files("me/en-de")
+
+
 def test_a_space_goes_up_as_it_is(hub, tmp_path):
     for name in ("app.py", "README.md", "pictures/a.svg", "secret.pkl", ".env", "__pycache__/app.pyc"):
         (tmp_path / "space" / name).parent.mkdir(parents=True, exist_ok=True)

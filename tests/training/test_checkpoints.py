@@ -223,11 +223,15 @@ def test_patience_is_not_renewed_by_resuming(tmp_path, step):
 
 
 def killed_run(words: list[str], kills: list[float]) -> int:
-    """Repeats the command, killed after so many seconds each time and at last left alone; how many kills hit it."""
-    hits, results = 0, Path(words[words.index("--output_dir") + 1]) / "results.json"
+    """
+    Repeats the command, killed so many seconds after its next checkpoint each time and at last left alone; how many
+    kills hit it.
+    """
+    hits, folder = 0, Path(words[words.index("--output_dir") + 1])
     for seconds in (*kills, None):
-        if results.is_file():  # it had finished before it was killed
+        if (folder / "results.json").is_file():  # it had finished before it was killed
             return hits
+        before = set(checkpoints(folder))
         process = subprocess.Popen(
             [sys.executable, "-m", "modeling_vanilla.scripts.train", *words],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -236,6 +240,8 @@ def killed_run(words: list[str], kills: list[float]) -> int:
             error = process.communicate()[1].decode()
             assert process.returncode == 0, error
             return hits
+        while not set(checkpoints(folder)) - before and process.poll() is None:
+            time.sleep(0.02)
         time.sleep(seconds)
         process.send_signal(signal.SIGKILL)
         hits += process.wait() == -signal.SIGKILL
@@ -261,11 +267,8 @@ def check_kills(tmp_path, count: int) -> None:
         data, tmp_path / "whole", max_steps=60 + 60 * count, save_strategy="steps", save_steps=3, save_total_limit=2,
         dropout=0.1, bpe_dropout=0.1, eval_strategy="steps", eval_steps=20, predict_with_generate="false",
     )  # fmt: skip
-    start = time.monotonic()
     killed_run(words, [])
-    seconds = time.monotonic() - start
-    generator = torch.Generator().manual_seed(count)
-    moments = (torch.rand(count, generator=generator) * 0.5 + 0.4) * seconds  # after start-up, before the end
+    moments = torch.rand(count, generator=torch.Generator().manual_seed(count))
     again = [word.replace("whole", "again") for word in words]
     assert killed_run(again, moments.tolist()) >= 1
     assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
