@@ -95,10 +95,8 @@ class VanillaConfig(PreTrainedConfig):
 
     model_type = "vanilla"
     keys_to_ignore_at_inference = ["cache", "nll"]  # noqa: RUF012  (the library's attribute)
-    attribute_map = {  # noqa: RUF012
-        "hidden_size": "d_model", "num_attention_heads": "encoder_attention_heads",
-        "num_hidden_layers": "encoder_layers",
-    }  # fmt: skip
+    attribute_map = {"hidden_size": "d_model", "num_attention_heads": "encoder_attention_heads",  # noqa: RUF012
+                     "num_hidden_layers": "encoder_layers"}  # fmt: skip
 
     vocab_size: int = 37000
     decoder_vocab_size: int | None = None
@@ -192,10 +190,8 @@ class VanillaConfig(PreTrainedConfig):
                 f"tied_embeddings={self.tied_embeddings!r} shares one matrix, but vocab_size={self.vocab_size} and "
                 f"decoder_vocab_size={self.decoder_vocab_size}: make them equal, or use 'decoder' or 'none'"
             )
-        for name, limit in (
-            ("pad_token_id", min(self.vocab_size, self.decoder_vocab_size or self.vocab_size)),
-            ("decoder_start_token_id", self.decoder_vocab_size or self.vocab_size),
-        ):
+        target = self.decoder_vocab_size or self.vocab_size
+        for name, limit in (("pad_token_id", min(self.vocab_size, target)), ("decoder_start_token_id", target)):
             token = getattr(self, name)
             if not 0 <= token < limit:
                 raise ValueError(f"{name}={token} is outside the vocabulary: must be from 0 to {limit - 1}")

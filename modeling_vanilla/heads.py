@@ -1,6 +1,5 @@
 # Copyright 2026 The vanilla-transformer authors. Licensed under the Apache License, Version 2.0.
-"""
-The same encoder and decoder in other uses: text encoding, classification of text and images, a language model.
+"""The same encoder and decoder in other uses: text encoding, classification of text and images, a language model.
 
 Shapes: `B` examples, `S` source and `T` target positions, `D` d_model, `V` vocabulary, `L` labels.
 """
@@ -144,9 +143,8 @@ class VanillaForImageClassification(VanillaClassifier):
         patches = patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # (B, rows · columns, C · P · P)
         embeds = self.patch_projection(patches.to(self.patch_projection.weight.dtype))  # (B, S, D)
         outputs = dict(self.model(inputs_embeds=embeds, return_dict=True, **kwargs))
-        return ImageClassifierOutput(
-            **self.classify(outputs.pop("last_hidden_state"), None, labels, num_items), **outputs
-        )
+        result = self.classify(outputs.pop("last_hidden_state"), None, labels, num_items)
+        return ImageClassifierOutput(**result, **outputs)
 
 
 @dataclass
@@ -184,12 +182,11 @@ class VanillaForCausalLM(VanillaPreTrainedModel, GenerationMixin):
             others: as in `VanillaDecoder.forward`, and the loss's as in `VanillaForConditionalGeneration.forward`.
         """
         settings = {name: kwargs.pop(name) for name in LOSS_SETTINGS & kwargs.keys()}
-        inputs = {"position_ids": position_ids, "cache": cache, "inputs_embeds": inputs_embeds}
         shifted = kwargs.pop("shift_labels", None)  # given where a sequence is cut into pieces
         if labels is not None:  # position t predicts token t + 1
             labels = nn.functional.pad(labels[:, 1:], (0, 1), value=-100) if shifted is None else shifted
             use_cache = bool(use_cache)
-        inputs |= {"use_cache": use_cache, "return_dict": True}
-        outputs = dict(self.model(input_ids, attention_mask, **inputs, **kwargs))
+        inputs = {"position_ids": position_ids, "cache": cache, "inputs_embeds": inputs_embeds, "use_cache": use_cache}
+        outputs = dict(self.model(input_ids, attention_mask, **inputs, return_dict=True, **kwargs))
         scored = project_and_score(self.lm_head, outputs.pop("last_hidden_state"), labels, self.training, **settings)
         return VanillaCausalLMOutput(**scored, **outputs)

@@ -1,6 +1,5 @@
 # Copyright 2026 The vanilla-transformer authors. Licensed under the Apache License, Version 2.0.
-"""
-The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), from layers to heads; sections are the paper's.
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), layers to heads; sections are the paper's.
 
 Shapes: `B` sentences, `S` source and `T` target positions, `D` d_model, `H` heads, `V` vocabulary.
 """
@@ -126,10 +125,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["VanillaEncoderLayer", "VanillaDecoderLayer"]  # noqa: RUF012
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
     _can_compile_fullgraph = True
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
@@ -145,10 +141,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """
-        Glorot-uniform matrices, zero biases, embeddings from N(0, 1 / D) so that scaling by sqrt(D) gives unit
-        variance: the authors' code.
-        """
+        """The authors' way: Glorot-uniform matrices, zero biases, embeddings from N(0, 1 / D), scaled by sqrt(D)."""
         if isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
             if module.bias is not None:
@@ -181,6 +174,19 @@ class VanillaPreTrainedModel(PreTrainedModel):
             model.decoder.embed_tokens = self._get_resized_embeddings(target, size, mean_resizing=mean_resizing)
         config.vocab_size = config.decoder_vocab_size = size
         return resized
+
+    def resize_decoder_token_embeddings(self, new_num_tokens: int, mean_resizing: bool = True) -> nn.Embedding:
+        """The other of two vocabularies, the target's: its embedding, and the output projection with its bias."""
+        config, head = self.config, self.get_output_embeddings()
+        if config.tied_embeddings in ("all", "source_target") or not config.is_encoder_decoder:
+            raise ValueError("there is one vocabulary, or one side: use resize_token_embeddings")
+        target = self._get_resized_embeddings(self.base_model.decoder.embed_tokens, new_num_tokens, None, mean_resizing)
+        if head is not None:
+            resized = self._get_resized_lm_head(head, new_num_tokens, mean_resizing=mean_resizing)
+            self.set_output_embeddings(resized.requires_grad_(head.weight.requires_grad))
+        config.decoder_vocab_size = new_num_tokens
+        self.tie_weights()
+        return target
 
 
 class VanillaStack(VanillaPreTrainedModel):
@@ -396,17 +402,16 @@ class VanillaModel(VanillaPreTrainedModel):
             encoder_outputs: what the encoder gave earlier, or a tuple of it; the source is then not read again.
             others: the decoder's.
         """
+        kwargs["return_dict"] = True
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids, attention_mask, inputs_embeds, position_ids, return_dict=True, **kwargs
-            )
+            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, position_ids, **kwargs)
         elif isinstance(encoder_outputs, tuple | list):
             encoder_outputs = BaseModelOutput(*encoder_outputs)
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids, attention_mask=decoder_attention_mask,
             encoder_hidden_states=encoder_outputs.last_hidden_state, encoder_attention_mask=attention_mask,
             cache=cache, inputs_embeds=decoder_inputs_embeds, use_cache=use_cache, position_ids=decoder_position_ids,
-            return_dict=True, **kwargs,
+            **kwargs,
         )  # fmt: skip
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state, cache=decoder_outputs.cache,
@@ -430,9 +435,8 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
     def __init__(self, config: VanillaConfig):
         super().__init__(config)
         self.model = VanillaModel(config)
-        self.lm_head = nn.Linear(
-            config.d_model, config.decoder_vocab_size or config.vocab_size, bias=config.output_bias
-        )
+        V = config.decoder_vocab_size or config.vocab_size
+        self.lm_head = nn.Linear(config.d_model, V, bias=config.output_bias)
         # Section 3.4: "we share the same weight matrix between the two embedding layers and the pre-softmax linear".
         source, target = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
         self._tied_weights_keys = {
@@ -442,6 +446,15 @@ class VanillaForConditionalGeneration(VanillaPreTrainedModel, GenerationMixin):
             "none": None,
         }[config.tied_embeddings]
         self.post_init()
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+        """The library's; but PEFT, when it merges, says that nothing is tied where the source isn't to the output."""
+        config, target = self.config, self.model.decoder.embed_tokens.weight
+        ties = (target is self.model.encoder.embed_tokens.weight, target is self.lm_head.weight)
+        if not config.tie_word_embeddings and any(ties):
+            config.tied_embeddings = "all" if all(ties) else "source_target" if ties[0] else "decoder"
+            config.tie_word_embeddings = True
+        return super().save_pretrained(*args, **kwargs)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """What `DataCollatorForSeq2Seq` calls: labels `(B, T)`, with -100 as padding, to decoder inputs `(B, T)`."""

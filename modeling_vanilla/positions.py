@@ -122,12 +122,8 @@ class SinusoidalPositions(nn.Module):
     def _apply(self, fn, recurse=True):  # what .to(), .half() and .bfloat16() call
         super()._apply(fn, recurse)
         if self.table.dtype != torch.float32:
-            device = self.table.device
-            self.table = (
-                torch.empty_like(self.table, dtype=torch.float32)
-                if device.type == "meta"
-                else self.rows(len(self.table), device)
-            )
+            empty = torch.empty_like(self.table, dtype=torch.float32)
+            self.table = empty if empty.is_meta else self.rows(len(empty), empty.device)
         return self
 
     def forward(self, start: int | torch.Tensor, length: int, position_ids: torch.Tensor | None = None) -> torch.Tensor:

@@ -492,6 +492,53 @@ def test_resizing_one_of_two_vocabularies_leaves_the_targets_alone(tiny_model, t
     assert torch.equal(loaded(input_ids=source, labels=target).loss, output.loss)
 
 
+@pytest.mark.parametrize("tied", ["decoder", "none"])
+@pytest.mark.parametrize("size", [21, 40])
+def test_the_targets_vocabulary_is_resized_with_the_output_and_its_bias(tiny_model, tied, size, tmp_path):
+    model = tiny_model(tied_embeddings=tied, decoder_vocab_size=30, output_bias=True)
+    model.lm_head.requires_grad_(False)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    source, kept = torch.tensor([[19, 3]]), min(size, 30)
+    logits = model(input_ids=source, labels=torch.tensor([[20, 3]])).logits
+    assert model.resize_decoder_token_embeddings(size) is model.model.decoder.embed_tokens
+    assert (model.config.vocab_size, model.config.decoder_vocab_size) == (20, size)
+    assert [len(weight) for weight in (*embedding_weights(model), model.lm_head.bias)] == [20, size, size, size]
+    for name, weight in model.state_dict().items():
+        old = before[name]
+        assert torch.equal(weight[:kept], old[:kept]) if len(old) == 30 else torch.equal(weight, old)
+    assert not model.lm_head.weight.requires_grad
+    resized = model(input_ids=source, labels=torch.tensor([[20, 3]])).logits
+    torch.testing.assert_close(resized[..., :kept], logits[..., :kept], rtol=1e-5, atol=1e-6)
+    target = torch.tensor([[size - 1, 3]])
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert torch.equal(loaded(input_ids=source, labels=target).loss, model(input_ids=source, labels=target).loss)
+
+
+@pytest.mark.parametrize("tied", ["all", "source_target"])
+def test_a_vocabulary_of_both_sides_is_not_resized_on_one(tiny_model, tied):
+    with pytest.raises(ValueError, match="use resize_token_embeddings"):
+        tiny_model(tied_embeddings=tied).resize_decoder_token_embeddings(30)
+
+
+@every_tie
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_shares_a_matrix_is_saved_as_such_whatever_the_config_was_told_since(tiny_model, tied, apart, tmp_path):
+    """As PEFT tells it where source and output aren't one matrix (any more)."""
+    model = tiny_model(tied_embeddings=tied)
+    if apart:
+        model.lm_head.weight = nn.Parameter(torch.randn(20, 16))
+    model.config.tie_word_embeddings = False
+    model.save_pretrained(tmp_path)
+    loaded, info = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
+    source, target, output = embedding_weights(loaded)
+    assert (target is source) == (tied in ("all", "source_target"))
+    assert (output is target) == (tied in ("all", "decoder") and not apart)
+    ids = torch.tensor([[3, 7, 2]])
+    assert torch.equal(loaded(input_ids=ids, labels=ids).logits, model(input_ids=ids, labels=ids).logits)
+
+
 @every_tie
 def test_a_new_input_embedding_is_shared_as_the_old_one_was(tiny_model, tied):
     model = tiny_model(tied_embeddings=tied)
