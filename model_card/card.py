@@ -85,7 +85,7 @@ def write_card(folder: Path, facts: dict[str, Any]) -> Path:
     task = facts.get("task", "translation")
     languages = list(dict.fromkeys(code for code in (facts["source_lang"], facts["target_lang"]) if code))
     tag, what, usage = KINDS[task]
-    about = facts.get("about", {})
+    about, base = facts.get("about", {}), facts.get("init_from") or ""
     name = facts.get("repo_id") or folder.resolve().name
     data = ModelCardData(
         model_name=name.rpartition("/")[2],
@@ -93,6 +93,7 @@ def write_card(folder: Path, facts: dict[str, Any]) -> Path:
         license=about.get("license", "unknown"),
         library_name="transformers",
         pipeline_tag=tag,
+        base_model=base if "/" in base else None,  # a folder's name means nothing on the Hub
         tags=["vanilla-transformer", tag],
         eval_results=[
             EvalResult(

@@ -22,6 +22,7 @@ from modeling_vanilla.data.arguments import DataArguments
 from modeling_vanilla.decoding.lengths import LENGTH_PENALTIES
 from modeling_vanilla.evaluation.metrics import DEFAULT_MEASURES, MEASURES, measure
 from modeling_vanilla.training.arguments import VanillaTrainingArguments, has_fast_bf16
+from modeling_vanilla.training.initial import CHANGEABLE, differences, initial_config
 
 # What the tokenizer decides, or the model as such: not for a recipe to say.
 NOT_SETTABLE = {
@@ -82,6 +83,13 @@ class ModelArguments:
     tokenizer_name_or_path: str | None = field(
         default=None, metadata={"help": "Use this tokenizer, and train none: a folder, or an id on the Hub."}
     )
+    init_from: str | None = field(
+        default=None,
+        metadata={
+            "help": "Begin with the weights, the architecture and the tokenizer of this model: a folder, or an id on "
+            "the Hub. Dropout may be another; optimizer and schedule are new."
+        },
+    )
     attn_implementation: str | None = field(
         default=None,
         metadata={"help": "eager, sdpa ... Default: the faster one for dtype and length."},
@@ -112,6 +120,8 @@ class ModelArguments:
     def __post_init__(self) -> None:
         for name in self.measures:
             measure(name)
+        if self.init_from and self.tokenizer_name_or_path:
+            raise ValueError("init_from and tokenizer_name_or_path: give one of the two; the first brings a tokenizer")
 
 
 @dataclass
@@ -124,9 +134,37 @@ class Recipe:
     config: dict[str, Any]
     settings: dict[str, Any]
 
-    def vanilla_config(self, **from_tokenizer: Any) -> VanillaConfig:
-        """The preset with this recipe's changes, for a tokenizer's vocabulary."""
-        return VanillaConfig(**{**load_preset(self.model.model), **self.config, **from_tokenizer})
+    def vanilla_config(self, **changes: Any) -> VanillaConfig:
+        """
+        The preset with this recipe's changes, for a tokenizer's vocabulary; or the config of `init_from`, whose
+        tokenizer decided on that already.
+
+        Raises:
+            ValueError: for a value that can't be, or that isn't that of `init_from`.
+        """
+        if self.model.init_from is None:
+            return VanillaConfig(**{**load_preset(self.model.model), **self.config, **changes})
+        config = initial_config(self.model.init_from)
+        preset = load_preset(self.model.model) if "model" in self.settings else {}
+        asked = {key: value for key, value in {**preset, **self.config}.items() if not key.startswith(self._other_side)}
+        vocab_size = self.settings.get("vocab_size", config.vocab_size)
+        if self.model.tokens == "pieces" or vocab_size < config.vocab_size:  # of words, it is what there may be at most
+            asked["vocab_size"] = vocab_size
+        if different := "; ".join(differences(config, asked)):
+            raise ValueError(
+                f"init_from={self.model.init_from!r}: its architecture is not what is asked for: {different}: leave "
+                "that out of the recipe and the command line, or train from scratch"
+            )
+        kept = {key: value for key, value in changes.items() if key not in NOT_SETTABLE}
+        for key, value in {**{key: self.config[key] for key in CHANGEABLE & self.config.keys()}, **kept}.items():
+            setattr(config, key, value)
+        return config
+
+    @property
+    def _other_side(self) -> str:
+        """How the fields begin that this task's model, a half of the Transformer, makes nothing of."""
+        sides = {"translation": "-", "language_modeling": "encoder_"}
+        return sides.get(self.data.task, "decoder_")
 
 
 def config_fields() -> dict[str, type]:

@@ -39,7 +39,9 @@ def run(recipe: Recipe) -> RunResult:
     args = recipe.training
     if args.output_dir in (None, "", "trainer_output"):
         raise ValueError("no output_dir: say where the model is to go with --output_dir FOLDER")
-    folder = Path(args.output_dir)
+    folder, source = Path(args.output_dir), recipe.model.init_from
+    if source and Path(source).resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"init_from={source!r}: lies in the output folder: choose another --output_dir")
     recipe.vanilla_config(vocab_size=recipe.model.vocab_size)  # a mistake there is known before the data is read
     set_seed(args.seed)
     checkpoint = _open_output_dir(recipe, folder)
@@ -51,7 +53,7 @@ def run(recipe: Recipe) -> RunResult:
     model = job.build()
     if recipe.model.attn_implementation:
         model.set_attn_implementation(recipe.model.attn_implementation)
-    logger.info("model: %s, %s parameters", recipe.model.model, f"{model.num_parameters():,}")
+    logger.info("model: %s, %s parameters", source or recipe.model.model, f"{model.num_parameters():,}")
     try:
         trainer = job.trainer(model)
     except RuntimeError as error:
@@ -116,8 +118,13 @@ def _facts(
     data, device, processes = recipe.data, trainer.args.device, trainer.args.world_size
     config, arguments = trainer.model.config.to_dict(), trainer.args.to_dict()
     batch = "per_device_train_batch_size" if "classification" in data.task else "max_tokens"
+    settings = {name: value for name, value in recipe.settings.items() if not name.endswith("_dir")}
+    source = recipe.model.init_from
+    if source:  # of a folder its name alone: where it lies is nobody's business
+        source = settings["init_from"] = Path(source).resolve().name if Path(source).is_dir() else source
     return {
         "task": data.task,
+        "init_from": source,
         "source_lang": data.source_lang,
         "target_lang": data.target_lang,
         "data": data.dataset_name or Path(data.data_dir or "unknown").name,
@@ -125,7 +132,7 @@ def _facts(
         "splits": job.sizes(),
         "parameters": trainer.model.num_parameters(),
         "config": {name: config[name] for name in ("vocab_size", *config_fields())},
-        "settings": {name: value for name, value in recipe.settings.items() if not name.endswith("_dir")},
+        "settings": settings,
         "hyperparameters": {
             **{name: arguments[name] for name in (*HYPERPARAMETERS, batch)}, "max_length": data.max_length,
         },

@@ -134,7 +134,7 @@ class TextClassification(Classification):
 
     def build(self) -> PreTrainedModel:
         self.check_positions(self.recipe.data.max_length)
-        return VanillaForSequenceClassification(self.text_config(**self.label_settings()))
+        return self.make_model(self.model_class, self.text_config(**self.label_settings()))
 
     def describe(self, split: str, row: int) -> str:
         return self.corpus[split][row]["source"]
@@ -169,7 +169,7 @@ class ImageClassification(Classification):
         return {"pixel_values": pixels, "labels": torch.tensor([example["label"] for example in examples])}
 
     def build(self) -> PreTrainedModel:
-        return VanillaForImageClassification(self.config)
+        return self.make_model(self.model_class, self.config)
 
     def describe(self, split: str, row: int) -> str:
         return f"image {row + 1}"

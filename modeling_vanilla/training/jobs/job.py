@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from datasets import DatasetDict
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.data import train_tokenizer, train_word_tokenizer
+from modeling_vanilla.training.initial import load_initial, load_tokenizer
 from modeling_vanilla.training.recipe import Recipe
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class Job(ABC):
 
     @abstractmethod
     def build(self) -> PreTrainedModel:
-        """A new model."""
+        """The model to train."""
 
     @abstractmethod
     def trainer(self, model: PreTrainedModel) -> Any:
@@ -74,16 +75,11 @@ class Job(ABC):
         """Scores the saved model on the test sets: what was saved, not what was trained, in that precision."""
 
     def make_tokenizer(self, texts: Any) -> PreTrainedTokenizerFast:
-        """The tokenizer named, or the one that this run trained before, or a new one, left in the folder's root."""
-        name, max_length = self.recipe.model.tokenizer_name_or_path, self.recipe.data.max_length
+        """What is named, or the tokenizer of `init_from`, or this run's from before, or a new one, left in its root."""
+        setting = "init_from" if self.recipe.model.init_from else "tokenizer_name_or_path"
+        name, max_length = getattr(self.recipe.model, setting), self.recipe.data.max_length
         if name or (self.folder / "tokenizer.json").is_file():
-            try:
-                tokenizer = AutoTokenizer.from_pretrained(name or self.folder)
-            except (OSError, ValueError) as error:
-                first = str(error).splitlines()[0]
-                raise ValueError(
-                    f"tokenizer_name_or_path={name!r}: can't load a tokenizer from there: {first}"
-                ) from error
+            tokenizer = load_tokenizer(setting, name or self.folder)
             tokenizer.model_max_length = max_length  # this model's, whatever the tokenizer was made for
             return tokenizer
         logger.info("training a tokenizer of %s tokens", f"{self.recipe.model.vocab_size:,}")
@@ -104,7 +100,7 @@ class Job(ABC):
     def text_config(self, **changes: Any) -> VanillaConfig:
         """The recipe's config for `processor`'s vocabulary."""
         tokenizer = self.processor
-        return self.recipe.vanilla_config(
+        config = self.recipe.vanilla_config(
             vocab_size=len(tokenizer),
             pad_token_id=tokenizer.pad_token_id,
             bos_token_id=tokenizer.bos_token_id,
@@ -112,6 +108,17 @@ class Job(ABC):
             decoder_start_token_id=tokenizer.bos_token_id,
             **changes,
         )
+        if len(tokenizer) > config.vocab_size:
+            raise ValueError(
+                f"init_from={self.recipe.model.init_from!r}: its tokenizer has {len(tokenizer):,} tokens, and the "
+                f"model {config.vocab_size:,}: they don't belong together"
+            )
+        return config
+
+    def make_model(self, model_class: type[PreTrainedModel], config: VanillaConfig) -> PreTrainedModel:
+        """A model with the weights of `init_from`, or new ones."""
+        name = self.recipe.model.init_from
+        return load_initial(model_class, name, config) if name else model_class(config)
 
 
 def test_sets(corpus: DatasetDict) -> list[str]:

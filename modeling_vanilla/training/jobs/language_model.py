@@ -52,7 +52,7 @@ class LanguageModeling(Job):
 
     def build(self) -> PreTrainedModel:
         self.check_positions(self.recipe.data.max_length + 1)  # with the start token
-        model = VanillaForCausalLM(self.text_config())
+        model = self.make_model(VanillaForCausalLM, self.text_config())
         model.generation_config.max_length = self.recipe.data.max_length
         return model
 

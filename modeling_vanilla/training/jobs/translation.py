@@ -31,13 +31,13 @@ class Translation(Job):
 
     def build(self) -> PreTrainedModel:
         self.check_positions(max_new_tokens(self.recipe.data.max_length) + 1)  # with the start token
-        model = VanillaForConditionalGeneration(self.text_config())
+        model = self.make_model(VanillaForConditionalGeneration, self.text_config())
         model.generation_config._from_model_config = False  # or what the library doesn't know is lost when it is loaded
         # generate() has no limit relative to the source, so a plain model gets the longest source's.
         model.generation_config.max_length = max_new_tokens(self.recipe.data.max_length)
-        model.generation_config.num_beams = self.recipe.model.num_beams
-        model.generation_config.length_penalty = self.recipe.model.length_penalty
-        model.generation_config.length_penalty_type = self.recipe.model.length_penalty_type
+        for name in ("num_beams", "length_penalty", "length_penalty_type"):
+            if name in self.recipe.settings or not self.recipe.model.init_from:  # a trained model brings its own
+                setattr(model.generation_config, name, getattr(self.recipe.model, name))
         return model
 
     def trainer(self, model: PreTrainedModel) -> VanillaTrainer:
