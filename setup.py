@@ -28,7 +28,7 @@ setup(
     package_dir=MAPPED,
     package_data={
         "modeling_vanilla": ["py.typed"],
-        "modeling_vanilla.configuration": ["*.yaml"],
+        "modeling_vanilla.configuration": ["*.yaml", "accelerate/*"],
         "modeling_vanilla.model_card": ["*.md"],
     },
     install_requires=[
@@ -48,6 +48,7 @@ setup(
         "zstd": ["zstandard>=0.22"],
         "ctranslate2": ["ctranslate2>=4.8"],
         "moses": ["sacremoses>=0.1.1"],
+        "peft": ["peft>=0.21"],
         "plots": ["matplotlib>=3.9"],
         "experiments": ["matplotlib>=3.9", "pillow>=11", "scikit-learn>=1.6"],
         "bench": ["ctranslate2>=4.8", "matplotlib>=3.9"],
@@ -64,6 +65,7 @@ setup(
             "hypothesis>=6.100",
             "pillow>=11",
             "parameterized>=0.9",
+            "peft>=0.21",
             "scikit-learn>=1.6",
             "setuptools>=77",
             "wheel>=0.43",

@@ -32,9 +32,10 @@ def wheel(tmp_path_factory) -> Path:
 
 def test_wheel_has_what_a_clone_has(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    for folder in ("modeling_vanilla", "configuration", "scripts", "model_card"):
+    for folder in ("modeling_vanilla", "configuration", "scripts", "model_card", "experiments"):
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in (".py", ".yaml", ".md", ".typed") and not {"__pycache__", "examples"} & set(path.parts):
+            aside = {"__pycache__", "examples"} & set(path.parts)
+            if path.suffix in (".py", ".yaml", ".json", ".md", ".typed") and not aside:
                 inside = path.relative_to(ROOT).as_posix()
                 inside = inside if folder == "modeling_vanilla" else f"modeling_vanilla/{inside}"
                 assert inside in names, f"{inside} is not in the wheel"

@@ -157,8 +157,6 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
                     raise ValueError(f"{name} needs evaluations: set eval_strategy and save_strategy to steps or epoch")
         if self.save_strategy == "no" and (self.average_last or self.average_best or self.keep_best):
             raise ValueError("average_last, average_best, keep_best: need checkpoints: save_strategy is 'no'")
-        if (self.average_last or self.average_best) and self.fsdp:
-            raise ValueError("average_last, average_best: not under FSDP; run `vanilla average` on the checkpoints")
 
 
 def greater_is_better(metric: str) -> bool:

@@ -42,6 +42,8 @@ class PaperTrainer(Trainer):
                 )
             warmup_steps = self.args.get_warmup_steps(self.args.max_steps)
             self.args.learning_rate = noam_peak(self.model.config.d_model, warmup_steps)
+        if self.is_fsdp_enabled and (self.args.average_last or self.args.average_best):
+            raise ValueError("average_last, average_best: not under FSDP; run `vanilla average` on the checkpoints")
         self._is_saving = False
         self._watch = GradientWatch(self.args.explosion_ratio)
         self._update: list[dict[str, Any]] = []  # the batches of the update at hand
@@ -96,6 +98,13 @@ class PaperTrainer(Trainer):
         if self._any_process(fault is not None):
             return self._not_saved(folder, name, fault)
         return None
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """The library's; but what FSDP gathers holds a copy of a shared matrix for each of its names: one is enough."""
+        for copy, original in self.accelerator.unwrap_model(self.model).all_tied_weights_keys.items():
+            if state_dict and original in state_dict and torch.equal(state_dict[copy], state_dict[original]):
+                del state_dict[copy]
+        super()._save(output_dir, state_dict=state_dict)
 
     def _finish_checkpoint(self, folder: Path, name: str) -> None:
         aside = folder / ASIDE

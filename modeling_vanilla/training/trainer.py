@@ -16,7 +16,7 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 from modeling_vanilla.data.batching import PairCollator, TokenBatchSampler, TokenPairs
 from modeling_vanilla.data.bpe_dropout import BPEDropout
 from modeling_vanilla.decoding.lengths import max_new_tokens
-from modeling_vanilla.training.arguments import VanillaTrainingArguments
+from modeling_vanilla.training.arguments import VanillaTrainingArguments, greater_is_better
 from modeling_vanilla.training.paper import PaperTrainer
 from modeling_vanilla.training.r_drop import r_drop_loss, twice
 from modeling_vanilla.training.watch import check_outputs, check_padding
@@ -45,6 +45,12 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
         if data_collator is None and model is not None:
             data_collator = PairCollator(model.config.pad_token_id)
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
+        if self.is_fsdp_enabled and self.args.predict_with_generate:  # no process has all weights to decode with
+            metric = self.args.metric_for_best_model
+            if metric and greater_is_better(metric):
+                raise ValueError(f"metric_for_best_model={metric!r}: under FSDP only the loss is known: use nll")
+            logger.warning("under FSDP nothing is translated while training: the validation set's loss alone is known")
+            self.args.predict_with_generate = False
         self.label_smoother = None  # it needs all the logits; the model's loss doesn't
         self._nll = torch.zeros((), device=self.args.device)  # summed over updates since the last log ...
         self._sound_nll = self._nll  # before the update at hand
