@@ -21,6 +21,7 @@ from .heads import (
     VanillaForSequenceClassification,
 )
 from .interop.hub import carry_code
+from .interop.peft import default_targets
 from .modeling_vanilla import VanillaForConditionalGeneration, VanillaModel, VanillaPreTrainedModel
 
 __version__ = "0.1.0"
@@ -39,6 +40,7 @@ for auto, model in AUTO_CLASSES.items():
 AutoTokenizer.register(VanillaConfig, fast_tokenizer_class=PreTrainedTokenizerFast, exist_ok=True)
 take_over(VanillaForConditionalGeneration)  # the package's search, which a Hub repository doesn't carry
 carry_code(VanillaConfig, VanillaPreTrainedModel)
+default_targets()
 
 __all__ = [
     "VanillaConfig",

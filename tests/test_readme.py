@@ -4,6 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+from tests.fixtures import write_corpus
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -12,13 +16,22 @@ def test_python_examples_run(trained, tmp_path, monkeypatch, capsys):
     """In order and in one process, as a reader would paste them, with a trained model in the place of `my_model`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_model").symlink_to(trained)
+    data = write_corpus(tmp_path / "my_data")
+    (data / "train.de").rename(data / "train.fr")  # any language but the model's
     namespace: dict[str, object] = {}
     without_hub = re.sub(r"\n## Share\n.*?\n## ", "\n## ", README, flags=re.DOTALL)  # run by tests/hub/test_loading.py
     blocks = re.findall(r"```python\n(.*?)```", without_hub, flags=re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 7
+    updates = []
     for block in blocks:
         exec(block, namespace)
-    assert namespace["trainer"].state.global_step == 3
+        if "trainer.train()" in block:
+            updates.append(namespace["trainer"].state.global_step)
+    assert updates == [3, 6]
+    ids = torch.tensor([[4, 5, 2]])
+    weights = [AutoModelForSeq2SeqLM.from_pretrained(name)(input_ids=ids, labels=ids).logits
+               for name in ("my_model", "merged", "looped")]  # fmt: skip
+    assert not any(torch.allclose(weights[0], other, atol=1e-4) for other in weights[1:])
 
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", README))))
