@@ -264,7 +264,7 @@ def check_kills(tmp_path, count: int) -> None:
     data = write_corpus(tmp_path / "data")
     # Saved so often that a kill is likely to meet a save; long enough for all of them.
     words = train_words(
-        data, tmp_path / "whole", max_steps=60 + 60 * count, save_strategy="steps", save_steps=3, save_total_limit=2,
+        data, tmp_path / "whole", max_steps=40 + 30 * count, save_strategy="steps", save_steps=3, save_total_limit=2,
         dropout=0.1, bpe_dropout=0.1, eval_strategy="steps", eval_steps=20, predict_with_generate="false",
     )  # fmt: skip
     killed_run(words, [])
