@@ -180,7 +180,7 @@ class VanillaAttention(nn.Module):
         B, T, D = hidden_states.shape
         is_cross_attention = key_value_states is not None
         if key_value_states is not None:
-            query = self.q_proj(hidden_states.reshape(len(key_value_states), -1, D))
+            query = self.q_proj(hidden_states.reshape(key_value_states.shape[0], -1, D))
         else:
             query, key, value = self.project(hidden_states, self.q_proj, self.k_proj, self.v_proj)
         query = self.heads(query, self.d_k)  # (B, H, T, K)
@@ -205,6 +205,6 @@ class VanillaAttention(nn.Module):
         if has_keys is not None:
             output = output.masked_fill(~has_keys[:, :, None, None], 0)
             weights = None if weights is None else weights.masked_fill(~has_keys[:, None, :, None], 0)
-        if weights is not None and len(weights) != B:
+        if weights is not None and weights.shape[0] != B:
             weights = weights.unflatten(2, (-1, T)).transpose(1, 2).flatten(0, 1)  # (B, H, T, S)
         return self.out_proj(output.reshape(B, T, self.num_heads * self.d_v)), weights

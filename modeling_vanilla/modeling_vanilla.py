@@ -236,7 +236,7 @@ class VanillaStack(VanillaPreTrainedModel):
         if self.embed_positions is None:
             positions = start + torch.arange(L, device=embeds.device)
             bias = alibi_bias(getattr(self.config, f"{self.layer.side}_attention_heads"), positions, num_keys)
-            to_self["position_bias"] = bias.expand(len(embeds), -1, -1, -1)  # flex_attention looks up every sentence
+            to_self["position_bias"] = bias.expand(embeds.shape[0], -1, -1, -1)  # flex_attention looks up each sentence
         elif self.config.position_encoding == "rotary":
             to_self["rotation"] = self.embed_positions(start, L, position_ids)
         else:
@@ -351,7 +351,7 @@ class VanillaDecoder(VanillaStack):
         to_self["has_keys"] = has_keys
         to_encoder = None
         if self.config.is_encoder_decoder:
-            queries = hidden_states.reshape(len(encoder_hidden_states), -1, embeds.shape[-1])  # type: ignore[arg-type]
+            queries = hidden_states.reshape(encoder_hidden_states.shape[0], -1, embeds.shape[-1])  # type: ignore
             mask = mask_of_keys(config, queries, encoder_attention_mask, encoder_hidden_states)
             to_encoder = {"attention_mask": mask, "has_keys": queries_with_keys(encoder_attention_mask)}
         for layer in self.layers:
