@@ -113,7 +113,7 @@ class Translator:
         **kwargs: Any,
     ) -> "Translator":
         """
-        Loads a folder that `vanilla train` wrote, or a repository on the Hub.
+        Loads a folder that `vanilla train` wrote, an adapter that PEFT did, or a repository on the Hub.
 
         Args:
             name_or_path: the folder, or the repository's id; for another engine, what `vanilla convert` wrote.
@@ -467,7 +467,7 @@ def _load(
     name_or_path: str | Path, dtype: str | torch.dtype, **kwargs: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     path = Path(name_or_path)
-    if path.is_dir() and not (path / "config.json").is_file():
+    if path.is_dir() and not any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
         raise ValueError(f"{path}: no model there (config.json is missing); give a folder that `vanilla train` wrote")
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(name_or_path, dtype=dtype, **{"use_safetensors": True} | kwargs)

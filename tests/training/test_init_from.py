@@ -62,7 +62,7 @@ def test_the_tokenizer_is_the_trained_models(trained, continued):
 def test_where_it_began_is_recorded_without_a_path(trained, continued):
     assert facts(continued)["init_from"] == facts(continued)["settings"]["init_from"] == "model"
     card = ModelCard.load(continued / "README.md")
-    assert "Trained further, from model, with" in card.text
+    assert "Fine-tuned from model with" in card.text
     assert card.data.base_model is None
     assert facts(trained)["init_from"] is None
     assert "Trained from scratch with" in (trained / "README.md").read_text()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq
 
+from modeling_vanilla.decoding import Translator
 from modeling_vanilla.interop.peft import TABLES, default_targets
 from modeling_vanilla.training import VanillaTrainer, VanillaTrainingArguments
 
@@ -108,6 +109,16 @@ def test_a_kept_adapter_is_small_no_pickle_and_loads(trained, fine_tuned, batch)
     assert torch.equal(
         logits_of(peft.AutoPeftModelForSeq2SeqLM.from_pretrained(folder), batch), logits_of(model, batch)
     )
+
+
+def test_the_translator_loads_an_adapters_folder(trained, fine_tuned):
+    model, folder = fine_tuned
+    tokenizer = AutoTokenizer.from_pretrained(trained)
+    source = "The big dog sees the red ball."
+    ids = model.eval().generate(input_ids=torch.tensor([tokenizer(source)["input_ids"]]))[0]
+    said = tokenizer.decode(ids, skip_special_tokens=True)
+    assert Translator.from_pretrained(folder).translate([source])[0].text == said
+    assert said.islower()
 
 
 def test_unloaded_it_is_the_model_from_before(trained, fine_tuned, batch):
