@@ -133,13 +133,13 @@ def test_time_before_an_interruption_is_not_made_up(tmp_path):
 
 def test_a_model_that_began_with_another_says_so(tmp_path):
     text = text_of(tmp_path, init_from="me/first")
-    assert "Trained further, from me/first" in text
+    assert "Fine-tuned from me/first" in text
     assert "from scratch" not in text
 
 
 def test_paths_of_the_machine_that_trained_are_not_shown(tmp_path):
     text = text_of(tmp_path, settings={"init_from": "/home/me/first", "tokenizer_name_or_path": "/home/me/words"})
-    assert "Trained further, from first" in text
+    assert "Fine-tuned from first" in text
     assert "| tokenizer_name_or_path | words |" in text
     assert "/home" not in text
 
