@@ -25,6 +25,7 @@ TOO_MANY = 0.5  # ... and one that no run survives
 OVERFIT_STEPS, OVERFIT_EXAMPLES = 120, 8
 RATES = np.geomspace(1e-6, 1.0, 43)  # eight a decade, nearly
 TOLERANCE = 1e-4
+TRIAL_SECONDS = 20  # of updates that are timed: memory grows over the first dozens
 # Nothing is evaluated or saved.
 QUIET = {"save_strategy": "no", "eval_strategy": "no", "load_best_model_at_end": False}
 QUIET |= dict.fromkeys(("average_last", "average_best", "keep_best", "early_stopping_patience"), 0)
@@ -348,7 +349,6 @@ def check_cost(model: PreTrainedModel, trainer: Any, recipe: Recipe) -> Iterator
     """Time, tokens a second and memory of the whole run, from a few updates; the largest batch that fits."""
     args, device = recipe.training, trainer.args.device
     loader = trainer.get_train_dataloader()
-    batches = [batch for batch, _ in zip(loader, range(8), strict=False)]
     student = copy.deepcopy(model).to(device).train()
     optimizer = torch.optim.AdamW(student.parameters(), 1e-9, fused=True)
 
@@ -362,11 +362,15 @@ def check_cost(model: PreTrainedModel, trainer: Any, recipe: Recipe) -> Iterator
         loss.item()
         return time.perf_counter() - start
 
-    for batch in batches[:2]:
-        update(batch)  # kernels are made, memory is laid out
-    seconds = [update(batch) for batch in batches]
-    units = sum(int((batch["labels"] != -100).sum()) for batch in batches)
-    unit = "target tokens" if batches[0]["labels"].dim() == 2 else "examples"
+    seconds, units, start = [], 0, time.perf_counter()
+    for number, batch in enumerate(loader):
+        took = update(batch)
+        if number >= 2 or len(loader) < 4:  # kernels are made, memory is laid out
+            seconds.append(took)
+            units += int((batch["labels"] != -100).sum())
+        if len(seconds) >= 8 and time.perf_counter() - start > TRIAL_SECONDS:
+            break
+    unit = "target tokens" if batch["labels"].dim() == 2 else "examples"
     updates, epochs = args.max_steps, ""
     if updates <= 0:
         updates = math.ceil(args.num_train_epochs * len(loader) / args.gradient_accumulation_steps)
@@ -410,6 +414,8 @@ def _memory(device: torch.device, what: str, size: int) -> Iterator[Finding]:
 
 
 def _duration(hours: float) -> str:
+    if hours < 0.1:
+        return f"{hours * 3600:.0f} seconds"
     if hours < 2:
         return f"{hours * 60:.0f} minutes"
     return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"
