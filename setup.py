@@ -47,6 +47,7 @@ setup(
         "tensorboard": ["tensorboard>=2.15"],
         "zstd": ["zstandard>=0.22"],
         "ctranslate2": ["ctranslate2>=4.8"],
+        "onnx": ["onnx>=1.21", "onnxscript>=0.7", "onnxruntime>=1.21"],
         "moses": ["sacremoses>=0.1.1"],
         "peft": ["peft>=0.21"],
         "plots": ["matplotlib>=3.9"],
@@ -58,6 +59,9 @@ setup(
         "test": [
             "ctranslate2>=4.8",
             "gradio>=6",
+            "onnx>=1.21",
+            "onnxscript>=0.7",
+            "onnxruntime>=1.21",
             "matplotlib>=3.9",
             "sacremoses>=0.1.1",
             "pytest>=8",

@@ -20,6 +20,7 @@ from .heads import (
     VanillaForImageClassification,
     VanillaForSequenceClassification,
 )
+from .interop import int8  # noqa: F401  (registers what loads such weights)
 from .interop.hub import carry_code
 from .interop.peft import default_targets
 from .modeling_vanilla import VanillaForConditionalGeneration, VanillaModel, VanillaPreTrainedModel

@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> None:
     from modeling_vanilla.decoding.translator import Translator
 
     hide_progress_bars()
-    translator = Translator.from_pretrained(args.model, device=args.device)
+    translator = Translator.from_pretrained(args.model, device=args.device, engine="vanilla")
     target = translator.translate([args.source])[0].text if args.target is None else args.target
     draw(translator.model, translator.tokenizer, args.source, target, args.output, layer=args.layer, head=args.head)
     print(f"{args.output}: {args.source} → {target}", file=sys.stderr)

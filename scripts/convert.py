@@ -1,28 +1,44 @@
-"""`vanilla convert MODEL FOLDER --to FORMAT`: a trained model for another engine."""
+"""`vanilla convert MODEL FOLDER --to FORMAT`: a trained model for another engine, or with smaller weights."""
 
+import importlib
 import sys
 from collections.abc import Sequence
 
 from modeling_vanilla.scripts.common import Parser, hide_progress_bars, run_verb
 
+FORMATS = ("ctranslate2", "onnx", "bf16", "int8")
+
 
 def parser() -> Parser:
-    parser = Parser("convert", "Writes a trained model in another engine's format, its tokenizer beside it.")
+    parser = Parser(
+        "convert", "Writes a trained model for another engine or with smaller weights, its tokenizer beside it."
+    )
     parser.add_argument("model", help="a folder that `vanilla train` wrote, or a repository's id on the Hub")
     parser.add_argument("folder", help="where to write; a new or an empty folder")
-    parser.add_argument("--to", choices=("ctranslate2",), required=True, help="the format")
-    parser.add_argument("--quantization", choices=("float32", "int8"), default="float32", help="of the weights")
+    parser.add_argument(
+        "--to", choices=FORMATS, required=True,
+        help="for CTranslate2 or ONNX Runtime (extras), or, for ours, with weights in bfloat16 or int8 (for CPUs)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--quantization", choices=("float32", "int8"), default="float32", help="of the weights for ctranslate2"
+    )
     return parser
 
 
 def main(argv: Sequence[str]) -> None:
     args = parser().parse_args(argv)
+    settings = {"quantization": args.quantization} if args.to == "ctranslate2" else {}
+    if args.quantization != "float32" and not settings:
+        raise ValueError(f"--quantization {args.quantization}: is for ctranslate2; --to int8 needs none")
 
-    from modeling_vanilla.interop.ctranslate2 import convert
+    convert = importlib.import_module(f"modeling_vanilla.interop.{args.to}").convert
 
     hide_progress_bars()
-    convert(args.model, args.folder, args.quantization)
-    print(f"{args.folder}: vanilla translate {args.folder} --engine {args.to}", file=sys.stderr)
+    try:
+        convert(args.model, args.folder, **settings)
+    except OSError as error:
+        raise ValueError(f"{args.folder}: can't be written: {error.strerror or error}") from error
+    print(f"{args.folder}: vanilla translate {args.folder}", file=sys.stderr)
 
 
 def run(argv: Sequence[str] | None = None) -> int:

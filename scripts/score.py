@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> None:
     from modeling_vanilla.decoding.translator import Translator
 
     hide_progress_bars()
-    translator = Translator.from_pretrained(args.model, device=args.device, dtype=args.dtype)
+    translator = Translator.from_pretrained(args.model, device=args.device, dtype=args.dtype, engine="vanilla")
     pairs = iter(read_parallel(Path(args.source), Path(args.target), strict=True))
     while block := list(islice(pairs, args.buffer)):
         sources, targets = zip(*block, strict=True)

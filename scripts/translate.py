@@ -31,7 +31,10 @@ def parser() -> Parser:
     parser.add_argument("--on_too_long", choices=("split", "refuse"), default="split", help="for lines over the limit")
     parser.add_argument("--max_tokens", type=int, default=8192, help="padded source positions × beams in a batch")
     parser.add_argument("--buffer", type=int, default=2000, help="lines read before they are sorted into batches")
-    parser.add_argument("--engine", choices=("vanilla", "ctranslate2"), default="vanilla", help="what runs the model")
+    parser.add_argument(
+        "--engine", choices=("vanilla", "ctranslate2", "onnx"),
+        help="what runs the model; by default the one that the folder was written for",
+    )  # fmt: skip
     parser.add_argument("--device", help="cpu, cuda ...; by default a GPU where there is one")
     parser.add_argument("--dtype", default="auto", help="float32, bfloat16 ...; by default what was saved")
     return parser
@@ -129,17 +132,18 @@ def main(argv: Sequence[str]) -> None:
     from modeling_vanilla.data.text_files import read_lines
     from modeling_vanilla.decoding.alignment import pharaoh
     from modeling_vanilla.decoding.glossary import Glossary
-    from modeling_vanilla.decoding.translator import Translator, as_line
+    from modeling_vanilla.decoding.translator import Translator, as_line, engine_of
 
     hide_progress_bars()
     glossary = Glossary.read(args.glossary) if args.glossary else None
     prefixes = read_lines(Path(args.prefixes), strict=True) if args.prefixes else None
-    if args.alignments and args.engine != "vanilla":
-        raise ValueError(f"--alignments: --engine {args.engine} keeps no attention; use vanilla")
+    engine = args.engine or engine_of(args.model)
+    if args.alignments and engine != "vanilla":
+        raise ValueError(f"--alignments: --engine {engine} keeps no attention; use vanilla")
     state = processes(args)
     device = args.device if state is None or args.device else state.device
     translator = Translator.from_pretrained(
-        args.model, device=device, dtype=args.dtype, engine=args.engine, ensemble=args.ensemble
+        args.model, device=device, dtype=args.dtype, engine=engine, ensemble=args.ensemble
     )
     speaks = state is None or state.is_main_process
     buffer = args.buffer * (1 if state is None else state.num_processes)

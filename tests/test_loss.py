@@ -317,12 +317,19 @@ def test_a_chunk_of_no_tokens_is_refused(chunk_size):
         projected_cross_entropy(hidden, weight, labels, bias, chunk_size=chunk_size)
 
 
+def head_of(weight, bias):
+    """The output projection with this weight and bias."""
+    head = nn.Linear(*reversed(weight.shape), bias=bias is not None, device="meta")
+    head.weight, head.bias = nn.Parameter(weight.detach()), None if bias is None else nn.Parameter(bias.detach())
+    return head
+
+
 @pytest.mark.parametrize("padding", [*PADDINGS, "everything"])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_token_log_probs_are_those_of_a_log_softmax(padding, has_bias):
     hidden, weight, bias, labels = batch(PADDINGS.get(padding, [0, 0]))
     bias = bias if has_bias else None
-    log_probs = token_log_probs(hidden, weight, labels, bias)
+    log_probs = token_log_probs(hidden, head_of(weight, bias), labels)
     expected = nn.functional.linear(hidden, weight, bias).log_softmax(-1)
     expected = expected.gather(-1, labels.clamp(min=0)[..., None])[..., 0] * (labels != -100)
     assert not log_probs.requires_grad
@@ -331,14 +338,14 @@ def test_token_log_probs_are_those_of_a_log_softmax(padding, has_bias):
 
 def test_token_log_probs_sum_to_the_nll():
     hidden, weight, bias, labels = batch([600, 300], V=37_000, D=2, T=600)  # many chunks
-    log_probs = token_log_probs(hidden, weight, labels, bias)
+    log_probs = token_log_probs(hidden, head_of(weight, bias), labels)
     nll = projected_cross_entropy(hidden, weight, labels, bias).nll
     torch.testing.assert_close(-log_probs.sum() / 900, nll, rtol=1e-6, atol=0)
 
 
 def test_token_log_probs_are_float32_in_half_precision():
     hidden, weight, bias, labels = batch(PADDINGS["some"], dtype=torch.bfloat16)
-    log_probs = token_log_probs(hidden, weight, labels, bias)
+    log_probs = token_log_probs(hidden, head_of(weight, bias), labels)
     assert log_probs.dtype == torch.float32
     logits = nn.functional.linear(hidden, weight, bias).float()
     expected = -nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)

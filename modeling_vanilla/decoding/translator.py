@@ -1,6 +1,7 @@
 """`Translator`: text in, text out."""
 
 import copy
+import importlib
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -67,6 +68,12 @@ LEFT_TO_GENERATE = {
     "penalty_alpha", "prompt_lookup_num_tokens", "streamer", "use_cache",
 }  # fmt: skip
 NOTHING = Translation("", 0.0, (("", 0.0),))
+OTHER_ENGINES = {"ctranslate2": "model.bin", "onnx": "export.json"}  # and the file by which their folders are known
+
+
+def engine_of(name_or_path: str | Path) -> Any:
+    """The engine whose format a folder holds: ours, unless `vanilla convert` wrote it for another."""
+    return next((name for name, file in OTHER_ENGINES.items() if (Path(name_or_path) / file).is_file()), "vanilla")
 
 
 class Translator:
@@ -108,7 +115,7 @@ class Translator:
         *,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = "auto",
-        engine: Literal["vanilla", "ctranslate2"] = "vanilla",
+        engine: Literal["vanilla", "ctranslate2", "onnx"] | None = None,
         ensemble: Sequence[str | Path] = (),
         **kwargs: Any,
     ) -> "Translator":
@@ -117,7 +124,8 @@ class Translator:
 
         Args:
             name_or_path: the folder, or the repository's id; for another engine, what `vanilla convert` wrote.
-            engine: what runs the model; "ctranslate2" is an extra.
+            engine: what runs the model; None is the one that the folder was written for. "ctranslate2" and "onnx" are
+                extras.
             ensemble: other models of the same tokenizer, whose probabilities are averaged with this one's.
             device: None takes a GPU where there is one.
             dtype: of the weights; "auto" is the one that they were saved in.
@@ -127,20 +135,20 @@ class Translator:
             ValueError: when there is no such folder, or no model in it; for an unknown dtype or device; for an
                 ensemble of different tokenizers.
         """
-        if engine == "ctranslate2":
+        engine = engine or engine_of(name_or_path)
+        if engine in OTHER_ENGINES:
             if ensemble:
-                raise ValueError("engine='ctranslate2' knows no ensembles: use our own engine")
-            from modeling_vanilla.interop.ctranslate2 import open_translator
-
-            return open_translator(name_or_path, device, str(dtype).removeprefix("torch."))
+                raise ValueError(f"engine={engine!r} knows no ensembles: use our own engine")
+            module = importlib.import_module(f"modeling_vanilla.interop.{engine}")
+            return module.open_translator(name_or_path, device, str(dtype).removeprefix("torch."))
         if engine != "vanilla":
-            raise ValueError(f"engine={engine!r} is unknown: vanilla or ctranslate2")
+            raise ValueError(f"engine={engine!r} is unknown: must be one of vanilla, {', '.join(OTHER_ENGINES)}")
         if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise ValueError(f"dtype={dtype!r} is unknown: float32, bfloat16, float16 or auto")
-        model, tokenizer = _load(name_or_path, dtype, **kwargs)
+        model, tokenizer = load_model(name_or_path, dtype, **kwargs)
         others = []
         for name in ensemble:
-            other, its_tokenizer = _load(name, dtype, **kwargs)
+            other, its_tokenizer = load_model(name, dtype, **kwargs)
             if tokenizer_digest(its_tokenizer) != tokenizer_digest(tokenizer):
                 raise ValueError(f"{name}: has another tokenizer than {name_or_path}, so the two can't be an ensemble")
             others.append(other)
@@ -263,8 +271,7 @@ class Translator:
                 decoder_input_ids=self.model.prepare_decoder_input_ids_from_labels(labels),
                 use_cache=False,
             )
-            head = self.model.lm_head
-            log_probs = token_log_probs(decoded.last_hidden_state, head.weight, labels, head.bias)
+            log_probs = token_log_probs(decoded.last_hidden_state, self.model.lm_head, labels)
             for row, index in zip(log_probs.tolist(), indices, strict=True):
                 tokens = self.tokenizer.convert_ids_to_tokens(ids[1][index])
                 pairs = tuple(zip(tokens, row[: len(tokens)], strict=True))
@@ -438,8 +445,7 @@ class Translator:
             decoder_input_ids=output.sequences[:, :-1],
             use_cache=False,
         )
-        head = self.model.lm_head
-        log_probs = token_log_probs(decoded.last_hidden_state, head.weight, labels, head.bias).sum(1)
+        log_probs = token_log_probs(decoded.last_hidden_state, self.model.lm_head, labels).sum(1)
         return ids, (log_probs / length_divisor((labels != -100).sum(1), length_penalty, kind)).tolist()
 
     def _labels(self, ids: torch.Tensor) -> torch.Tensor:
@@ -463,10 +469,13 @@ class Search:
     phrases: list[list[list[int]]] = field(default_factory=list)
 
 
-def _load(
-    name_or_path: str | Path, dtype: str | torch.dtype, **kwargs: Any
+def load_model(
+    name_or_path: str | Path, dtype: str | torch.dtype = "auto", **kwargs: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A translation model and its tokenizer; a `ValueError` of one line where there is none."""
     path = Path(name_or_path)
+    if (engine := engine_of(path)) != "vanilla":
+        raise ValueError(f"{path}: holds a model for engine {engine!r}, not ours: give the one it was converted from")
     if path.is_dir() and not any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
         raise ValueError(f"{path}: no model there (config.json is missing); give a folder that `vanilla train` wrote")
     try:
@@ -490,4 +499,4 @@ def _join(pieces: list[Translation]) -> Translation:
     return Translation(*n_best[0], n_best)
 
 
-__all__ = ["Scored", "Search", "Translation", "Translator", "as_line"]
+__all__ = ["Scored", "Search", "Translation", "Translator", "as_line", "engine_of", "load_model"]

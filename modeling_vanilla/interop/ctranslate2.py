@@ -6,11 +6,12 @@ from typing import Any, Literal, NoReturn
 
 import torch
 from tqdm.auto import tqdm
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.decoding.lengths import max_new_tokens
 from modeling_vanilla.decoding.translator import NOTHING, Search, Translation, Translator
+from modeling_vanilla.interop.common import first_line, new_folder, read_model
 
 BLOCK = 4096  # sentences handed to the engine at once
 SINUSOIDS = 2048  # positions of a model whose own table would grow
@@ -70,21 +71,12 @@ def convert(name_or_path: str | Path, folder: str | Path, quantization: Literal[
     ct2 = library()
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization={quantization!r}: must be one of {', '.join(QUANTIZATIONS)}")
-    folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder}: is there already: give a new or an empty folder")
-    try:
-        model = AutoModelForSeq2SeqLM.from_pretrained(name_or_path, dtype="float32")
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
-    except OSError as error:
-        raise ValueError(f"{name_or_path}: can't load a model from there: {str(error).splitlines()[0]}") from error
-    if not isinstance(model.config, VanillaConfig):
-        raise ValueError(f"{name_or_path}: a {model.config.model_type} model; only our own can be converted")
+    folder = new_folder(folder)
+    model, tokenizer = read_model(name_or_path)
     check_config(model.config)
     spec = build_spec(ct2, model, tokenizer)
     spec.validate()
     spec.optimize(quantization=quantization)
-    folder.mkdir(parents=True, exist_ok=True)
     spec.save(str(folder))
     tokenizer.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
@@ -116,7 +108,7 @@ def open_translator(folder: str | Path, device: Any = None, dtype: str = "auto")
             intra_threads=1,
         )
     except (RuntimeError, ValueError) as error:
-        raise ValueError(f"{folder}: CTranslate2 can't open it: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"{folder}: CTranslate2 can't open it: {first_line(error)}") from error
     torch.set_num_threads(threads)  # the engine sets them for the whole process
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     return CTranslate2Translator(engine, tokenizer, GenerationConfig.from_pretrained(folder))

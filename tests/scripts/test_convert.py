@@ -1,0 +1,80 @@
+"""`vanilla convert`, whatever the format: results that `vanilla translate` reads, and mistakes in one line."""
+
+import pytest
+from transformers import MarianConfig, MarianMTModel
+
+from modeling_vanilla.decoding import Translator
+from modeling_vanilla.scripts import convert, evaluate, translate
+from tests.fixtures import corpus
+from tests.scripts.test_command_line import one_line_error
+
+SOURCES, REFERENCES = zip(*corpus(5, 2700, 182), strict=True)
+
+
+@pytest.mark.parametrize("to", ["bf16", "int8"])
+def test_the_result_is_used_as_any_model(trained, tmp_path, capfd, to):
+    folder = tmp_path / "new" / to
+    assert convert.run([str(trained), str(folder), "--to", to]) == 0
+    assert capfd.readouterr().err == f"{folder}: vanilla translate {folder}\n"
+    for name, lines in (("s", SOURCES), ("t", REFERENCES)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    assert translate.run([str(folder), str(tmp_path / "s")]) == 0
+    expected = [t.text for t in Translator.from_pretrained(folder).translate(SOURCES)]
+    assert capfd.readouterr().out.splitlines() == expected
+    assert evaluate.run([str(folder), "--source", str(tmp_path / "s"), "--target", str(tmp_path / "t")]) == 0
+    assert capfd.readouterr().out.startswith("BLEU ")
+
+
+@pytest.mark.parametrize("to", convert.FORMATS)
+def test_a_folder_that_holds_something_is_refused(trained, tmp_path, capsys, to):
+    (tmp_path / "mine").write_text("")
+    assert "is there already" in one_line_error(capsys, convert.run, trained, tmp_path, "--to", to)
+    assert "is there already" in one_line_error(capsys, convert.run, trained, tmp_path / "mine", "--to", to)
+
+
+@pytest.mark.parametrize("to", convert.FORMATS)
+def test_a_place_that_cannot_be_written_is_refused(trained, tmp_path, capsys, to):
+    (tmp_path / "file").write_text("")
+    error = one_line_error(capsys, convert.run, trained, tmp_path / "file" / "folder", "--to", to)
+    assert "can't be written: Not a directory" in error
+
+
+@pytest.mark.parametrize("to", convert.FORMATS)
+def test_a_model_that_is_not_there(tmp_path, capsys, to):
+    assert "nowhere" in one_line_error(capsys, convert.run, tmp_path / "nowhere", tmp_path / "out", "--to", to)
+    (tmp_path / "empty").mkdir()
+    error = one_line_error(capsys, convert.run, tmp_path / "empty", tmp_path / "out", "--to", to)
+    assert "no model there" in error
+
+
+def test_another_architecture_is_refused(trained, tmp_path, capsys):
+    sizes = {"vocab_size": 340, "d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "pad_token_id": 0}
+    heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    MarianMTModel(MarianConfig(**sizes, **heads)).save_pretrained(tmp_path / "marian")
+    Translator.from_pretrained(trained).tokenizer.save_pretrained(tmp_path / "marian")
+    capsys.readouterr()
+    error = one_line_error(capsys, convert.run, tmp_path / "marian", tmp_path / "out", "--to", "int8")
+    assert "a marian model; only our own" in error
+
+
+def test_a_full_disk_is_said(trained, tmp_path, capsys, monkeypatch):
+    from modeling_vanilla.interop import bf16
+
+    def convert_on_a_full_disk(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(bf16, "convert", convert_on_a_full_disk)
+    error = one_line_error(capsys, convert.run, trained, tmp_path / "out", "--to", "bf16")
+    assert f"{tmp_path / 'out'}: can't be written: No space left on device" in error
+
+
+@pytest.mark.parametrize("to", ["bf16", "int8", "onnx"])
+def test_quantization_is_an_option_of_ctranslate2_alone(trained, tmp_path, capsys, to):
+    words = [trained, tmp_path / "out", "--to", to, "--quantization", "int8"]
+    assert "is for ctranslate2" in one_line_error(capsys, convert.run, *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_format_is_refused(trained, tmp_path, capsys):
+    error = one_line_error(capsys, convert.run, trained, tmp_path / "out", "--to", "tflite")
+    assert "invalid choice: 'tflite'" in error
