@@ -68,10 +68,7 @@ def main() -> None:
     penalty = model.generation_config.length_penalty or 1.0
     timed = {"Marian": reference}
     for name in args.engines:
-        if name == "ours":
-            translator = Translator.from_pretrained(args.model)
-        else:
-            translator = Translator.from_pretrained(name, engine="ctranslate2")
+        translator = Translator.from_pretrained(args.model if name == "ours" else name)
 
         def run(_: int, translator: Translator = translator, name: str = name) -> None:
             output[name] = [t.text for t in translator.translate(texts, num_beams=NUM_BEAMS, progress=False)]

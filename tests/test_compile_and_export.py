@@ -58,6 +58,22 @@ def test_no_position_encoding_breaks_the_graph(tiny_model, position_encoding):
         torch.testing.assert_close(compiled.logits, plain.logits, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case != "translation"])
+def test_the_other_models_are_exported_with_any_batch(tiny_config, case):
+    kind, inputs, _ = CASES[case]
+    model = kind(tiny_config(encoder_layers=1, decoder_layers=1, num_labels=3, image_size=8, patch_size=4)).eval()
+    batch, length = Dim("batch", max=30), Dim("length", max=30)
+    is_image = case == "image classification"
+    shapes = dict.fromkeys(inputs, {0: batch} if is_image else {0: batch, 1: length})
+    options = {"use_cache": False} if case == "language model" else {}
+    more = {name: x.repeat(3, 1, 1, 1) if is_image else x.repeat(3, 2) for name, x in inputs.items()}
+    with torch.no_grad():
+        shapes |= dict.fromkeys(options)
+        program = torch.export.export(model, (), {**inputs, **options}, dynamic_shapes=shapes)
+        found = program.module()(**more, **options).logits
+        torch.testing.assert_close(found, model(**more, **options).logits, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "position_encoding",
     [

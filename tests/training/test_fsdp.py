@@ -17,6 +17,7 @@ from tests.fixtures import train_words, write_corpus
 from .conftest import make_model
 from .test_trainer import arguments
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 SETTINGS = {"max_steps": 4, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps",
             "save_steps": 2, "bf16": "false", "metric_for_best_model": "nll"}  # fmt: skip
