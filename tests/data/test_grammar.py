@@ -354,6 +354,7 @@ def test_sentences_are_punctuated_in_their_own_script() -> None:
         assert (source[-1] == "？") == (target[-1] == "?")
 
 
+@pytest.mark.slow
 def test_the_hash_seed_of_python_changes_nothing() -> None:
     code = (
         "import hashlib; from modeling_vanilla.data import grammar; "

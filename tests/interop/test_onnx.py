@@ -17,6 +17,7 @@ from modeling_vanilla.scripts.main import main
 from tests.fixtures import POSITION_ENCODINGS, corpus
 from tests.test_readme import README
 
+pytestmark = pytest.mark.slow
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -214,7 +215,6 @@ OTHERS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [*OTHERS.values(), *({"position_encoding": kind} for kind in POSITION_ENCODINGS)],

@@ -70,6 +70,7 @@ def test_a_table_that_is_read_later_is_filled_in_then(monkeypatch):
     assert sys.meta_path == finders
 
 
+@pytest.mark.slow
 def test_our_package_does_not_wait_for_peft_and_peft_knows_it_all_the_same():
     code = """
 import sys, modeling_vanilla
