@@ -260,7 +260,11 @@ def compare_systems(
         for kind, samples in kinds:
             test = PairedTest(prepared, {one.name: one.metric}, [reference], kind, samples)
             (results,) = (rows for key, rows in test()[1].items() if key != "System")
-            p_values[kind] = [getattr(result, "p_value", None) for result in results]
+            # sacreBLEU counts differences above the one found, so that equal scores would seem to differ beyond chance.
+            p_values[kind] = [
+                1.0 if result.p_value is not None and result.score == results[0].score else result.p_value
+                for result in results
+            ]
         comparisons += map(Comparison, systems, scores, p_values["bs"], p_values["ar"])
     return comparisons
 

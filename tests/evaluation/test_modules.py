@@ -91,6 +91,14 @@ def test_differences_are_judged():
     assert found["worse"].score.value == pytest.approx(sacrebleu.corpus_bleu(named["worse"], [references]).score)
 
 
+def test_equal_scores_do_not_differ():
+    references, named = systems()
+    named = {name: named[name] for name in ("base", "worse")} | {"the same": list(named["base"])}
+    found = {c.system: c for c in compare_systems(named, references, measures=["bleu", "ter"], trials=300)}
+    assert (found["the same"].p_bootstrap, found["the same"].p_randomization) == (1.0, 1.0)
+    assert found["worse"].p_randomization < 0.02
+
+
 def test_randomisation_agrees_with_a_plain_one():
     """Swap the two systems' outputs of each sentence at random; how often is the difference as large?"""
     references, named = systems()

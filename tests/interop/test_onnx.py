@@ -169,6 +169,8 @@ def test_what_the_graphs_cannot_do_is_refused(pair):
         translator.score(SOURCES[:1], SOURCES[:1])
     with pytest.raises(ValueError, match="1025 positions are more than this ONNX model's 1024"):
         translator.model.generate(torch.full((1, 1025), 5))
+    with pytest.raises(ValueError, match=r"ONNX Runtime: .*indices element out of data bounds"):
+        translator.model.generate(torch.full((1, 3), 10**6))
     ids = torch.full((1, 3), 5)
     with pytest.raises(ValueError, match="knows no decoder_"):
         translator.model.generate(ids, decoder_input_ids=ids, decoder_attention_mask=torch.ones_like(ids), max_length=9)
