@@ -59,9 +59,8 @@ def backend_of_call(backend: str, hidden_states: torch.Tensor, num_keys: int) ->
 
 def masks_nothing(attention_mask: Any, config: VanillaConfig) -> bool:
     """Whether a backend that can do without a mask needs none, for there is no padding."""
-    if config._attn_implementation not in ("eager", "sdpa"):
-        return False
-    return attention_mask is None or (attention_mask.ndim == 2 and all_true(attention_mask))
+    can_do_without = config._attn_implementation in ("eager", "sdpa")
+    return can_do_without and (attention_mask is None or (attention_mask.ndim == 2 and all_true(attention_mask)))
 
 
 def queries_with_keys(attention_mask: Any) -> torch.Tensor | None:
@@ -105,7 +104,11 @@ def eager_attention_forward(
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     elif attention_mask is not None:
         scores += attention_mask
-    weights = nn.functional.softmax(scores, dim=-1).to(query.dtype)  # (B, H, T, S)
+    S = scores.shape[-1]
+    if S < 16 and scores.device.type == "cpu" and not torch.compiler.is_compiling():
+        # PyTorch's softmax takes ten times as long for rows shorter than a vector register.
+        scores = nn.functional.pad(scores, (0, 16 - S), value=-torch.inf)
+    weights = nn.functional.softmax(scores, dim=-1)[..., :S].to(query.dtype)  # (B, H, T, S)
     weights = drop(weights, dropout, module.training)
     output = torch.matmul(weights, value)  # (B, H, T, V)
     return output.transpose(1, 2).contiguous(), weights  # (B, T, H, V), (B, H, T, S)

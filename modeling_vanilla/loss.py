@@ -100,17 +100,14 @@ def projected_cross_entropy(
     tensors = [hidden_states[keep], weight, bias]  # (N, D), (V, D), (V)
     if not torch.is_grad_enabled():  # the function below can't see it, and would compute gradients all the same
         tensors = [None if x is None else x.detach() for x in tensors]
-    chunk_size = chunk_size or tokens_per_chunk(weight)
-    return LossOutput(
-        *_ProjectedCrossEntropy.apply(*tensors, labels[keep], denominator, label_smoothing, chunk_size, dtype)
-    )
+    settings = (labels[keep], denominator, label_smoothing, chunk_size or tokens_per_chunk(weight), dtype)
+    return LossOutput(*_ProjectedCrossEntropy.apply(*tensors, *settings))
 
 
 def _denominator(keep: torch.Tensor, num_items_in_batch: int | torch.Tensor | None) -> torch.Tensor:
     """Tokens that the summed loss is divided by: at least 1, so that a batch of padding costs 0, not NaN."""
-    if num_items_in_batch is None:
-        return keep.sum().clamp(min=1)
-    return torch.as_tensor(num_items_in_batch, device=keep.device).clamp(min=1)
+    given = num_items_in_batch is not None
+    return (torch.as_tensor(num_items_in_batch, device=keep.device) if given else keep.sum()).clamp(min=1)
 
 
 def tokens_per_chunk(weight: torch.Tensor) -> int:

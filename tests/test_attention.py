@@ -3,6 +3,8 @@
 Shapes: `B` sentences, `T` query and `S` key positions, `D` d_model, `H` heads, `K` d_k, `V` d_v.
 """
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,6 +17,11 @@ from modeling_vanilla.attention import VanillaAttention, eager_attention_forward
 
 BACKENDS = ["eager", "sdpa"]
 HEADS = [(1, 2), (2, 3), (4, 1), (2, 5), (3, 2), (2, 8)]  # heads and their size; D is even
+
+TOLERANCE = {
+    torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.float64: {"rtol": 1e-5, "atol": 1e-5},
+    torch.bfloat16: {"rtol": 0.05, "atol": 0.05},
+}  # fmt: skip
 
 both_backends = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -303,6 +310,28 @@ def test_sdpa_drops_weights_while_training_only(attention_of):
     assert torch.equal(module(x)[0], module(x)[0])
     module.train()
     assert not torch.equal(module(x)[0], module(x)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("S", [1, 2, 14, 15, 16, 17, 40])
+def test_weights_and_gradients_are_the_formulas_at_any_number_of_keys(attention_of, S, dtype):
+    """Short rows are padded before the softmax; the library's mask gives masked keys the lowest number there is."""
+    query, key, value = (torch.randn(2, 3, n, 5, dtype=dtype, requires_grad=True) for n in (4, S, S))
+    mask = torch.zeros(2, 1, 4, S)
+    mask[0, :, :, S // 2 + 1 :] = torch.finfo(torch.float32).min
+    output, weights = eager_attention_forward(attention_of(), query, key, value, mask, scaling=0.5)
+    exact = [x.detach().double().requires_grad_() for x in (query, key, value)]
+    raised = (exact[0] @ exact[1].mT * 0.5 + mask).exp()
+    expected = raised / raised.sum(-1, keepdim=True)
+    close = partial(torch.testing.assert_close, check_dtype=False, **TOLERANCE[dtype])
+    assert weights.shape == (2, 3, 4, S)
+    assert weights.dtype == dtype
+    close(weights, expected)
+    direction = torch.randn(2, 4, 3, 5, dtype=torch.float64)
+    (output * direction).sum().backward()
+    ((expected @ exact[2]).transpose(1, 2) * direction).sum().backward()
+    for x, same in zip((query, key, value), exact, strict=True):
+        close(x.grad, same.grad)
 
 
 def test_half_precision_takes_its_softmax_in_float32(attention_of):

@@ -262,8 +262,8 @@ def compare_systems(
             (results,) = (rows for key, rows in test()[1].items() if key != "System")
             # sacreBLEU counts differences above the one found, so that equal scores would seem to differ beyond chance.
             p_values[kind] = [
-                1.0 if result.p_value is not None and result.score == results[0].score else result.p_value
-                for result in results
+                1.0 if score.value == scores[0].value and number else getattr(result, "p_value", None)
+                for number, (score, result) in enumerate(zip(scores, results, strict=True))
             ]
         comparisons += map(Comparison, systems, scores, p_values["bs"], p_values["ar"])
     return comparisons

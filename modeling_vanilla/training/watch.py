@@ -20,6 +20,12 @@ ODD = 0.2  # a share of validation outputs that are empty, or repeat themselves
 REPEATS = 4
 
 
+def loss_and_norm(logs: dict[str, Any]) -> tuple[float | None, float | None]:
+    """What a log says of the training loss and of the gradient's norm, if that is finite."""
+    norm = logs.get("grad_norm")
+    return logs.get("nll", logs.get("loss")), norm if norm is not None and math.isfinite(norm) else None
+
+
 class Watch(TrainerCallback):
     """Warns, once each, of a loss that is flat after warm-up, a gradient norm out of range, and a slow loader."""
 
@@ -37,9 +43,15 @@ class Watch(TrainerCallback):
             self.said.add(what)
             logger.warning(text, *values)
 
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.first, self.norms = None, []
+        for logs in state.log_history:  # of a run that is resumed
+            loss, norm = loss_and_norm(logs)
+            self.first = loss if self.first is None else self.first
+            self.norms += [] if norm is None else [norm]
+
     def on_log(self, args, state, control, logs=None, **kwargs):
-        logs = logs or {}
-        loss, norm = logs.get("nll", logs.get("loss")), logs.get("grad_norm")
+        loss, norm = loss_and_norm(logs or {})
         if loss is not None:
             self.first = loss if self.first is None else self.first
             warmup = args.get_warmup_steps(state.max_steps)
@@ -50,7 +62,7 @@ class Watch(TrainerCallback):
                     "lower learning_rate, and run `vanilla doctor`",
                     loss, state.global_step, self.first,
                 )  # fmt: skip
-        if norm is not None and math.isfinite(norm):
+        if norm is not None:
             if len(self.norms) >= ENOUGH_LOGS and norm > NORM_RANGE * statistics.median(self.norms):
                 self.warn(
                     "norm",

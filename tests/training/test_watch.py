@@ -5,9 +5,10 @@ import time
 
 import pytest
 import torch
+from transformers import TrainerControl, TrainerState
 
 from modeling_vanilla.training import VanillaTrainer
-from modeling_vanilla.training.watch import UPDATES, check_outputs, check_padding
+from modeling_vanilla.training.watch import UPDATES, Watch, check_outputs, check_padding
 
 from .conftest import make_model, make_pairs
 from .test_trainer import arguments
@@ -39,6 +40,21 @@ def test_a_flat_loss_is_said_once(tmp_path, caplog):
 def test_a_flat_loss_during_warm_up_is_none(tmp_path, caplog):
     train(tmp_path, learning_rate=1e-9, warmup_steps=40)
     assert "flat" not in warnings(caplog)
+
+
+def test_a_resumed_run_is_compared_with_its_own_beginning(tmp_path, caplog):
+    """Far along, the loss hardly falls any more, and did so long before."""
+    history = [{"loss": 8.0 - 6 * step / 100, "grad_norm": 1.0, "step": step} for step in range(100)]
+    history.append({"eval_loss": 2.0, "step": 100})
+    args, control = arguments(tmp_path), TrainerControl()
+    watch, state = Watch(), TrainerState(global_step=100, max_steps=300, log_history=history)
+    watch.on_train_begin(args, state, control)
+    for state.global_step in range(101, 120):
+        watch.on_log(args, state, control, logs={"loss": 2.0, "grad_norm": 1.0})
+    assert warnings(caplog) == ""
+    watch.on_log(args, state, control, logs={"loss": 7.9, "grad_norm": 11.0})
+    assert "7.90 at update 119, long after warm-up, and 8.00 at first" in warnings(caplog)
+    assert "the gradient's norm is 11 at update 119, and was 1 before" in warnings(caplog)
 
 
 def test_a_norm_out_of_range(tmp_path, caplog):
