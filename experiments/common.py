@@ -56,7 +56,7 @@ class Options:
         if self.data is None:
             return {"dataset_name": "builtin", "source_lang": "zh", "target_lang": "en", "vocab_size": 1500}
         folder = self.data / "multi30k"
-        return {"data_dir": folder, "source_lang": "en", "target_lang": "de", "vocab_size": 8000}
+        return {"data_dir": folder, "source_lang": "en", "target_lang": "de", "vocab_size": 4000}
 
 
 @dataclass

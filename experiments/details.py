@@ -71,7 +71,7 @@ def fit(options: Options, name: str, seed: int) -> dict[str, Any]:
             "encoder_ffn_dim": 256,
             "decoder_ffn_dim": 256,
         }
-        length = {"max_tokens": 4096, "max_steps": 1000, "warmup_steps": 200, "logging_steps": 50, "bf16": True}
+        length = {"max_tokens": 2048, "max_steps": 800, "warmup_steps": 160, "logging_steps": 50, "bf16": True}
         settings |= shape | length
     folder = options.folder / f"details-{''.join(c if c.isalnum() else '_' for c in name)}-{seed}-{options.size}"
     done = folder / "found.json"

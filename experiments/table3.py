@@ -44,13 +44,13 @@ def settings_of(change: dict[str, Any], options: Options) -> dict[str, Any]:
     both = {"layers": "layers", "heads": "attention_heads", "ffn": "ffn_dim"}
     model = {f"{side}_{name}": row[key] for key, name in both.items() for side in ("encoder", "decoder")}
     row = {name: value for name, value in row.items() if name not in both}
-    steps = options.choose(120, 2500, 100_000)
+    steps = options.choose(120, 1500, 100_000)
+    rate = options.choose(5e-3, 3e-3, 1e-3) * (D / row["d_model"]) ** 0.5  # as the paper's schedule
     return {
         **options.pairs(), "model": "tiny", **row, **model, "bf16": options.size != "small",
-        "max_tokens": options.choose(1024, 4096, 25_000), "lr_scheduler_type": "cosine",
-        "learning_rate": options.choose(5e-3, 4e-3, 1e-3), "warmup_steps": steps // 5, "max_steps": steps,
-        "logging_steps": steps // 10, "eval_strategy": "steps", "eval_steps": steps, "predict_with_generate": False,
-        "save_strategy": "no",
+        "max_tokens": options.choose(1024, 2048, 25_000), "lr_scheduler_type": "cosine",
+        "learning_rate": rate, "warmup_steps": steps // 5, "max_steps": steps, "logging_steps": steps // 10,
+        "eval_strategy": "steps", "eval_steps": steps, "predict_with_generate": False, "save_strategy": "no",
     }  # fmt: skip
 
 
