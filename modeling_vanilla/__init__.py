@@ -11,6 +11,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedTokenizerFast,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from .configuration_vanilla import VanillaConfig
 from .decoding.search import take_over
@@ -38,6 +39,8 @@ AUTO_CLASSES = {
 }
 for auto, model in AUTO_CLASSES.items():
     auto.register(VanillaConfig, model, exist_ok=True)
+# By this table the library's Trainer knows whose labels to shift when it smooths them.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[VanillaConfig.model_type] = VanillaForCausalLM.__name__
 AutoTokenizer.register(VanillaConfig, fast_tokenizer_class=PreTrainedTokenizerFast, exist_ok=True)
 take_over(VanillaForConditionalGeneration)  # the package's search, which a Hub repository doesn't carry
 carry_code(VanillaConfig, VanillaPreTrainedModel)

@@ -180,8 +180,6 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_loss, _):
         is_one = grad_loss.device.type == "cpu" and grad_loss.item() == 1  # as a rule: nothing to copy
-        gradients = [
-            None if gradient is None else (gradient if is_one else gradient * grad_loss).to(dtype)
-            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        ]
+        pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        gradients = [None if x is None else (x if is_one else x * grad_loss).to(dtype) for x, dtype in pairs]
         return (*gradients, None, None, None, None, None)

@@ -112,7 +112,7 @@ class VanillaDecoderLayer(VanillaEncoderLayer):
         told = {"cache": cache, **(to_self or {}), **kwargs}
         x = self.residual(hidden_states, self.self_attn_layer_norm, lambda x: self.self_attn(x, **told)[0])
         if self.has_encoder:
-            told = {"cache": cache, **(to_encoder or {}), **kwargs}
+            told = {"cache": cache, **kwargs, **(to_encoder or {})}
             norm, states = self.encoder_attn_layer_norm, encoder_hidden_states
             x = self.residual(x, norm, lambda x: self.encoder_attn(x, states, **told)[0])
         return self.residual(x, self.final_layer_norm, self.feed_forward)
@@ -333,7 +333,6 @@ class VanillaDecoder(VanillaStack):
             start, num_keys = self_cache.get_seq_length(), self_cache.get_mask_sizes(T, 0)[0]
         if isinstance(start, torch.Tensor) and self.embed_positions is not None:
             self.embed_positions.reach(self_cache.get_max_length())
-
         has_keys = queries_with_keys(attention_mask)
         if attention_mask is not None and len(attention_mask.shape) == 2:  # flex_attention's masks have no ndim
             counts = count_tokens(attention_mask, start, T)  # (B, T)
@@ -352,8 +351,12 @@ class VanillaDecoder(VanillaStack):
         to_encoder = None
         if self.config.is_encoder_decoder:
             queries = hidden_states.reshape(encoder_hidden_states.shape[0], -1, embeds.shape[-1])  # type: ignore
+            if "flash" in config._attn_implementation:  # the library would cut the queries to the source's lengths
+                config = copy.copy(config)
+                config._attn_implementation = "sdpa"
             mask = mask_of_keys(config, queries, encoder_attention_mask, encoder_hidden_states)
             to_encoder = {"attention_mask": mask, "has_keys": queries_with_keys(encoder_attention_mask)}
+            to_encoder["attn_implementation"] = config._attn_implementation
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states, to_self, encoder_hidden_states, to_encoder, cache=cache, use_cache=use_cache, **kwargs

@@ -102,9 +102,8 @@ class LearnedPositions(nn.Module):
 
 class SinusoidalPositions(nn.Module):
     """
-    A float32 table of `sinusoids` that grows when asked for positions past its end.
-
-    The table is never saved and never cast: half precision can't tell position 257 from 258.
+    A float32 table of `sinusoids` that grows when asked for positions past its end; never saved, and never cast, for
+    half precision can't tell position 257 from 258.
     """
 
     table: torch.Tensor

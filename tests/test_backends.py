@@ -6,9 +6,11 @@ Shapes: `B` sentences, `S` source and `T` target positions, `H` heads, `K` d_k.
 
 import copy
 import logging
+from itertools import pairwise
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from transformers import (
     AttentionInterface,
@@ -18,7 +20,9 @@ from transformers import (
     EncoderDecoderCache,
     StaticCache,
 )
-from transformers.masking_utils import eager_mask, sdpa_mask
+from transformers import modeling_flash_attention_utils as flash_utils
+from transformers.integrations.flash_attention import flash_attention_forward
+from transformers.masking_utils import eager_mask, flash_attention_mask, sdpa_mask
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
 from transformers.utils import logging as transformers_logging
@@ -719,3 +723,60 @@ def test_a_backend_asked_for_by_name_is_taken(tiny_model, monkeypatch):
         )
         model.get_encoder()(torch.randint(3, model.config.vocab_size, (2, 8)))
         assert taken == ["sdpa"]
+
+
+# --- flash attention, which no CPU has: the library's wrapper around a kernel that does the same sums ---
+
+
+def dense_kernel(query, key, value, softmax_scale=None, causal=False, **kwargs):
+    """`(B, T, H, K)`, as flash-attn has it; a causal mask is aligned with the last key."""
+    T, S = query.shape[1], key.shape[1]
+    mask = torch.ones(T, S, dtype=torch.bool).tril(S - T) if causal else None
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=softmax_scale).transpose(
+        1, 2
+    )
+
+
+def unpadded_kernel(query, key, value, cu_seqlens_q, cu_seqlens_k, softmax_scale=None, causal=False, **kwargs):
+    """Sentences one after the other, `(tokens, H, K)`, each from one place in `cu_seqlens` to the next."""
+    ends = [list(pairwise(places.tolist())) for places in (cu_seqlens_q, cu_seqlens_k)]
+    return torch.cat([
+        dense_kernel(query[None, a:b], key[None, c:d], value[None, c:d], softmax_scale, causal)[0]
+        for (a, b), (c, d) in zip(*ends, strict=True)
+    ])  # fmt: skip
+
+
+@pytest.fixture
+def flash(monkeypatch):
+    """A backend of the library's own code for flash attention, but for the kernels."""
+    process = flash_utils._lazy_define_process_function(unpadded_kernel)
+    kernels = (dense_kernel, unpadded_kernel, None, flash_utils._pad_input, flash_utils._unpad_input)
+    for module in (flash_utils, transformers.modeling_utils):
+        monkeypatch.setattr(module, "lazy_import_flash_attention", lambda *_, **__: (kernels, (process, None)))
+    AttentionInterface.register("flash_in_python", flash_attention_forward)
+    AttentionMaskInterface.register("flash_in_python", flash_attention_mask)
+    return "flash_in_python"
+
+
+@pytest.mark.parametrize(("S", "T"), [(6, 6), (8, 5), (5, 8), (5, 1)])
+def test_flash_attention_to_a_padded_source_is_eagers(lively, flash, S, T):
+    """The library unpads the queries by the mask that it is given, which in cross attention is the source's."""
+    eager = lively(attn_implementation="eager")
+    other = copy.deepcopy(eager)
+    other.set_attn_implementation(flash)
+    ids, mask = random_padded([S, S // 2, 1])
+    labels = torch.randint(3, 20, (3, T))
+    with torch.no_grad():
+        expected, found = (model(ids, mask, labels=labels).logits for model in (eager, other))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_beams_on_flash_attention_are_eagers(lively, flash):
+    eager = lively(attn_implementation="eager")
+    other = copy.deepcopy(eager)
+    other.set_attn_implementation(flash)
+    ids, mask = random_padded([6, 3, 2])
+    settings = {"num_beams": 3, "max_new_tokens": 7, "no_repeat_ngram_size": 1}
+    expected, found = (model.generate(ids, attention_mask=mask, **settings) for model in (eager, other))
+    assert torch.equal(found, expected)

@@ -638,6 +638,20 @@ def test_the_stock_trainer_takes_the_same_step_of_a_language_model_with_accumula
     torch.testing.assert_close(pieces, whole, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_stock_trainer_shifts_a_language_models_labels_with_smoothing_too(tiny_head, tmp_path, smoothing):
+    """With smoothing it computes the loss by itself, and must know that this model predicts the next token."""
+    model = tiny_head(VanillaForCausalLM).train()
+    ids = torch.randint(3, 20, (8, 6))
+    columns = {"input_ids": ids, "labels": ids}
+    expected = nn.functional.cross_entropy(
+        model(ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), label_smoothing=smoothing
+    )
+    settings = {"label_smoothing_factor": smoothing, "per_device_train_batch_size": 8}
+    _, loss = trained_once(model, columns, tmp_path, **settings)
+    assert loss == pytest.approx(expected.item(), abs=1e-4)
+
+
 # --- pipelines ---
 
 

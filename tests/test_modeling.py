@@ -16,7 +16,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
 from transformers.utils import find_labels
 
-from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration, VanillaModel
+from modeling_vanilla import VanillaConfig, VanillaForCausalLM, VanillaForConditionalGeneration, VanillaModel
 from modeling_vanilla.modeling_vanilla import VanillaDecoderLayer, VanillaEncoderLayer, shift_tokens_right
 
 TIES = {  # which of source embedding, target embedding and projection are one matrix, and what a file calls it
@@ -891,6 +891,15 @@ def test_the_caches_old_name_still_works_and_warns(tiny_model, of):
         output = module(**inputs, past_key_values=cache)
     logits = output.logits if of == "head" else model.lm_head(output.last_hidden_state)
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_caches_old_name_works_for_a_language_model_too(tiny_config):
+    model = VanillaForCausalLM(tiny_config()).eval()
+    ids = torch.tensor([[1, 6, 7, 4]])
+    expected = model(ids).logits[:, 3:]
+    cache = model(ids[:, :3], use_cache=True).cache
+    with pytest.warns(FutureWarning, match="past_key_values"):
+        torch.testing.assert_close(model(ids[:, 3:], past_key_values=cache).logits, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_plain_cache_serves_the_decoders_self_attention(tiny_model):

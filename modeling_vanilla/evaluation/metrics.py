@@ -173,8 +173,9 @@ def _score(one: Measure, hypotheses: Sequence[str], references: Sequence[str], b
 
 def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     """Refuses what can't be scored."""
-    if isinstance(hypotheses, str) or isinstance(references, str):
-        raise ValueError("hypotheses and references are lists of strings, one string a sentence")
+    for texts in (hypotheses, references):
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("hypotheses and references are lists of strings, one string a sentence")
     if len(hypotheses) != len(references):
         raise ValueError(f"{len(hypotheses)} hypotheses but {len(references)} references: there must be as many")
     if not hypotheses:

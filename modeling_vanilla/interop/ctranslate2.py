@@ -132,6 +132,8 @@ class CTranslate2Translator(Translator):
     def _must_search(self, how: Search) -> bool:
         if any(how.prefixes) or any(how.phrases) or (how.length_penalty_type != "power" and how.num_beams > 1):
             raise ValueError("ctranslate2 knows no prefixes, glossary or length_penalty_type: use engine='vanilla'")
+        if how.generate_kwargs.get("early_stopping") == "never":
+            raise ValueError("ctranslate2 can't search until nothing better can come: use engine='vanilla'")
         return False
 
     def _translate_ids(
@@ -153,6 +155,7 @@ class CTranslate2Translator(Translator):
                 length_penalty=how.length_penalty,
                 min_decoding_length=0,
                 max_decoding_length=limit,
+                max_input_length=0,  # or the rest of a long source is left out without a word
                 max_batch_size=max(max_tokens // how.num_beams // self.workers, *(len(sources[i]) for i in indices)),
                 batch_type="tokens",
                 return_scores=True,

@@ -11,6 +11,7 @@ import torch
 from huggingface_hub import HfApi
 from safetensors import SafetensorError
 from transformers import EarlyStoppingCallback, Trainer
+from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import SchedulerType
 
 from modeling_vanilla.interop.hub import make_repository, push
@@ -24,6 +25,21 @@ from modeling_vanilla.training.schedule import inverse_sqrt_schedule, noam_peak
 from modeling_vanilla.training.watch import Watch
 
 logger = logging.getLogger(__name__)
+
+
+class EpochLengthGroups(LengthGroupedSampler):
+    """The library's, whose order depends on seed and epoch alone: a resumed run has the undisturbed run's."""
+
+    def __init__(self, batch_size: int, lengths: list[int], seed: int):
+        super().__init__(batch_size, lengths=lengths, generator=torch.Generator())
+        self.seed, self.epoch = seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self):
+        self.generator.manual_seed(self.seed + self.epoch)
+        return super().__iter__()
 
 
 class PaperTrainer(Trainer):
@@ -66,6 +82,13 @@ class PaperTrainer(Trainer):
             )
             self._created_lr_scheduler = True
         return self.lr_scheduler
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        sampler = super()._get_train_sampler(train_dataset)
+        if type(sampler) is LengthGroupedSampler:
+            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+            sampler = EpochLengthGroups(sampler.batch_size, sampler.lengths, seed)
+        return sampler
 
     def _get_output_dir(self, trial: Any) -> str:
         """The library's; while a checkpoint is being written, the place aside."""
@@ -216,7 +239,14 @@ class PaperTrainer(Trainer):
         logger.info("averaging %s", ", ".join(path.name for path in checkpoints))
         self.accelerator.unwrap_model(self.model).load_state_dict(average_weights(checkpoints), strict=False)
         self.remove_callback(EarlyStoppingCallback)
-        self.evaluate(metric_key_prefix="average")
+        found = self.evaluate(metric_key_prefix="average")
+        name = "nll" if "average_nll" in found else "loss"
+        single = [entry[f"eval_{name}"] for entry in self.state.log_history if f"eval_{name}" in entry]
+        if single and found[f"average_{name}"] > min(single):
+            logger.warning(
+                "the mean's validation %s is %.3f, but a single checkpoint's was %.3f: average fewer, or none",
+                name, found[f"average_{name}"], min(single),
+            )  # fmt: skip
         return True
 
     # The Hub ---------------------------------------------------------------------------------------------------------

@@ -40,7 +40,10 @@ OF_CLASSIFIERS = {
     "max_tokens": "batches are counted in examples, with per_device_train_batch_size",
     **dict.fromkeys(("bpe_dropout", "r_drop"), NOT_TRANSLATED),
     **dict.fromkeys(
-        ("num_beams", "length_penalty", "length_penalty_type", "measures", "max_length_ratio", "drop_duplicates"),
+        (
+            *("num_beams", "length_penalty", "length_penalty_type", "early_stopping"),
+            *("measures", "max_length_ratio", "drop_duplicates"),
+        ),
         NOT_TRANSLATED,
     ),
 }
@@ -103,6 +106,14 @@ class ModelArguments:
         metadata={
             "help": "That score's divisor for n tokens: n^alpha (power, as fairseq) or ((5 + n) / 6)^alpha (paper).",
             "choices": LENGTH_PENALTIES,
+        },
+    )
+    early_stopping: str = field(
+        default="false",
+        metadata={
+            "help": "Its beam search ends with as many translations as beams (true), when a better one is unlikely "
+            "(false, the library's default), or when none can come (never).",
+            "choices": ("true", "false", "never"),
         },
     )
     measures: list[str] = field(

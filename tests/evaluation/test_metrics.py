@@ -48,6 +48,8 @@ def test_without_a_bootstrap_there_is_no_interval(arguments):
         (["a"], ["a", "b"], {}, "1 hypotheses but 2 references"),
         ([], [], {}, "nothing to score"),
         ("a", "a", {}, "lists of strings"),
+        ([["a", "b"]], ["a b"], {}, "lists of strings"),
+        (["a b"], [["a b"]], {}, "lists of strings"),
         (["a"], ["a"], {"tokenize": "13b"}, "tokenize='13b' is unknown: one of"),
         (["a"], ["a"], {"bootstrap": 1}, "bootstrap=1"),
         (["a"], ["a"], {"bootstrap": -5}, "bootstrap=-5"),

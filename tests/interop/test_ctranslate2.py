@@ -21,10 +21,10 @@ def converted(trained, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("num_beams", [1, 4])
-def test_translations_and_scores_are_ours(trained, converted, num_beams):
+@pytest.mark.parametrize(("num_beams", "length_penalty"), [(1, 1.0), (4, 1.0), (4, 0.3)])
+def test_translations_and_scores_are_ours(trained, converted, num_beams, length_penalty):
     """Its beam search ends as ours does with early_stopping=True."""
-    settings = {"num_beams": num_beams, "early_stopping": True}
+    settings = {"num_beams": num_beams, "early_stopping": True, "length_penalty": length_penalty}
     expected = Translator.from_pretrained(trained).translate(SOURCES, **settings)
     found = Translator.from_pretrained(converted, engine="ctranslate2").translate(SOURCES, **settings)
     assert [t.text for t in found] == [t.text for t in expected]
@@ -69,6 +69,8 @@ def test_every_kind_of_model_that_it_takes(trained, lively, tmp_path, changes):
         ({"d_k": 6}, "d_k"),
         ({"encoder_attention_heads": 2, "decoder_attention_heads": 4}, "heads"),
         ({"activation_function": "relu2"}, "relu2"),
+        ({"position_encoding": "alibi"}, "alibi"),
+        ({"tied_embeddings": "none", "decoder_vocab_size": 30}, "separate vocabularies"),
     ],
 )
 def test_what_it_cannot_compute_is_refused(tiny_config, changes, said):
@@ -97,6 +99,26 @@ def test_empty_and_long_texts_are_as_ever(converted):
     assert (empty.text, bool(joined.text)) == ("", True)
     with pytest.raises(ValueError, match="text 1 has"):
         translator.translate([long], on_too_long="refuse")
+
+
+def test_a_long_source_is_read_to_its_end(trained, converted):
+    """The engine's own limit is 1,024 tokens, and what is longer was cut there in silence."""
+    long = " ".join(SOURCES)
+    engine, ours_alone = (Translator.from_pretrained(folder) for folder in (converted, trained))
+    for translator in (engine, ours_alone):
+        translator.tokenizer.model_max_length = 5000
+    while len(engine.tokenizer(long)["input_ids"]) < 1100:
+        long += " " + long
+    settings = {"num_beams": 1, "max_len_a": 0, "max_len_b": 60}
+    (found,), (expected,) = (t.translate([long], **settings) for t in (engine, ours_alone))
+    (cut,) = engine.translate([engine.tokenizer.decode(engine.tokenizer(long)["input_ids"][:1000])], **settings)
+    assert found.text == expected.text
+    assert found.score != pytest.approx(cut.score, abs=1e-4)
+
+
+def test_a_search_without_an_early_end_is_refused(converted):
+    with pytest.raises(ValueError, match="can't search until nothing better can come"):
+        Translator.from_pretrained(converted).translate(["the"], early_stopping="never")
 
 
 def test_the_command_line_converts_and_translates(trained, tmp_path, capsys):

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla.scripts.main import main
-from modeling_vanilla.training import VanillaTrainingArguments, load_recipe, run
+from modeling_vanilla.training import VanillaTrainer, VanillaTrainingArguments, load_recipe, run
 from modeling_vanilla.training.averaging import average_weights, best_checkpoints, last_checkpoints
 from tests.fixtures import train_words, write_corpus
 
@@ -37,6 +37,10 @@ def averaged(tmp_path_factory):
     return root / "model"
 
 
+def of_checkpoint(run) -> dict[str, torch.Tensor]:
+    return load_file(run / "checkpoint-50" / "model.safetensors")
+
+
 def test_a_run_ends_with_the_mean_of_its_last_checkpoints(averaged):
     expected = plain_mean([averaged / f"checkpoint-{step}" for step in (30, 40, 50)])
     found = AutoModelForSeq2SeqLM.from_pretrained(averaged).state_dict()
@@ -49,6 +53,7 @@ def test_a_run_ends_with_the_mean_of_its_last_checkpoints(averaged):
     )
     history = json.loads((averaged / "results.json").read_text())["history"]
     assert any("average_nll" in entry for entry in history)
+    assert load_file(averaged / "model.safetensors").keys() == of_checkpoint(averaged).keys()  # each matrix once
 
 
 @pytest.mark.parametrize(("options", "steps"), [(["--last", "2"], (40, 50)), (["--last", "4"], (20, 30, 40, 50))])
@@ -59,6 +64,7 @@ def test_the_command_averages_a_runs_checkpoints(averaged, tmp_path, options, st
     torch.testing.assert_close(model.state_dict(), expected, rtol=1e-6, atol=1e-7)
     assert AutoTokenizer.from_pretrained(tmp_path / "mean")("a").input_ids
     assert model.generation_config.num_beams == 4
+    assert load_file(tmp_path / "mean" / "model.safetensors").keys() == of_checkpoint(averaged).keys()
 
 
 def test_the_command_averages_the_best(averaged, tmp_path):
@@ -69,6 +75,19 @@ def test_the_command_averages_the_best(averaged, tmp_path):
     found = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "mean").state_dict()
     expected = plain_mean([averaged / f"checkpoint-{step}" for step in kept])
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("best", "warns"), [(0.01, True), (50.0, False)])
+def test_a_mean_that_is_worse_than_a_single_checkpoint_is_said(tmp_path, caplog, pairs, best, warns):
+    args = VanillaTrainingArguments(
+        str(tmp_path), max_steps=4, max_tokens=100, save_steps=2, eval_strategy="no", average_last=2, warmup_steps=2,
+        report_to="none", disable_tqdm=True,
+    )  # fmt: skip
+    trainer = VanillaTrainer(make_model(), args, train_dataset=pairs, eval_dataset=pairs)
+    trainer.train()
+    trainer.state.log_history.append({"eval_nll": best, "step": 2})
+    trainer.average()
+    assert ("average fewer, or none" in caplog.text) == warns
 
 
 def test_half_precision_is_summed_in_double(tmp_path):

@@ -68,3 +68,15 @@ def test_says_at_its_top_what_it_is_and_how_to_run_it(name):
         assert load_preset(name)
     elif name.startswith(("wmt", "iwslt")):
         assert any(line.startswith("# Expected: ") for line in comments)
+
+
+@pytest.mark.parametrize(("name", "last"), [("wmt14_en_de_base", 5), ("wmt14_en_de_big", 20), ("wmt14_en_fr_base", 5),
+                                            ("wmt14_en_fr_big", 20)])  # fmt: skip
+def test_the_papers_figures_are_measured_as_in_the_paper(name, last):
+    """Section 6.1: averaged checkpoints, beam 4 with alpha 0.6, and a search that ends when nothing better can come."""
+    recipe = load_recipe(name)
+    assert recipe.training.average_last == last
+    assert recipe.training.save_total_limit >= last
+    assert (recipe.model.num_beams, recipe.model.length_penalty, recipe.model.length_penalty_type) == (4, 0.6, "paper")
+    assert recipe.model.early_stopping == "never"
+    assert ("bleu_compound" in recipe.model.measures) == (recipe.data.target_lang == "de")

@@ -8,7 +8,7 @@ import torch
 import yaml
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
-from transformers import AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla import VanillaConfig, VanillaForSequenceClassification
 from modeling_vanilla.data import train_tokenizer
@@ -16,6 +16,7 @@ from modeling_vanilla.model_card import write_card
 from modeling_vanilla.scripts import doctor, train
 from modeling_vanilla.training import load_recipe, run
 from modeling_vanilla.training.initial import load_initial
+from modeling_vanilla.training.jobs import JOBS
 from tests.fixtures import corpus, train_words
 
 from .test_jobs import image_data
@@ -41,6 +42,18 @@ def continued(trained, tmp_path_factory):
 
 def facts(folder) -> dict:
     return json.loads((folder / "results.json").read_text())
+
+
+def test_a_trained_models_length_penalty_is_no_hindrance_to_greedy_search(trained, tmp_path):
+    model = AutoModelForSeq2SeqLM.from_pretrained(trained)
+    model.generation_config.update(num_beams=4, length_penalty=0.6)
+    model.save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(trained).save_pretrained(tmp_path / "model")
+    given = words(trained, tmp_path / "out", num_beams=1, init_from=tmp_path / "model")
+    job = JOBS["translation"](load_recipe(None, given), tmp_path / "out")
+    job.prepare()
+    job.build().save_pretrained(tmp_path / "out")
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").generation_config.num_beams == 1
 
 
 def test_it_begins_where_the_trained_model_ended(trained, continued):

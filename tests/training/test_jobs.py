@@ -13,6 +13,7 @@ from modeling_vanilla.data import DataArguments, load_corpus
 from modeling_vanilla.data.images import load_images
 from modeling_vanilla.heads import VanillaForImageClassification, VanillaForSequenceClassification
 from modeling_vanilla.training import load_recipe, run
+from modeling_vanilla.training.jobs import JOBS
 from modeling_vanilla.training.jobs.language_model import LineCollator
 from tests.fixtures import corpus, train_words, write_corpus
 
@@ -73,6 +74,30 @@ def test_its_folder_is_a_finished_model(questions):
     assert "pipeline_tag: text-classification" in card
     assert "labels text" in card
     assert "accuracy" in card
+
+
+@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
+def test_a_resumed_classifier_equals_the_undisturbed_one(questions, tmp_path, strategy):
+    """In the second epoch, whose order must not depend on what was drawn before."""
+
+    def train(name: str, checkpoint=None):
+        changes = {**CLASSIFIER, "max_steps": 20, "save_strategy": "steps", "save_steps": 14, "logging_steps": 1,
+                   "train_sampling_strategy": strategy}  # fmt: skip
+        data = questions.folder.parent / "data"
+        recipe = load_recipe(None, words(data, tmp_path / name, task="text_classification", **changes))
+        job = JOBS["text_classification"](recipe, tmp_path / name)
+        torch.manual_seed(1)
+        job.prepare()
+        trainer = job.trainer(job.build())
+        trainer.train(resume_from_checkpoint=checkpoint)
+        losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+        return losses, trainer.model.state_dict()
+
+    losses, weights = train("whole")
+    losses_again, weights_again = train("resumed", str(tmp_path / "whole" / "checkpoint-14"))
+    assert len(losses) == 20
+    assert losses_again == losses
+    assert all(torch.equal(weight, weights_again[name]) for name, weight in weights.items())
 
 
 def test_labels_may_be_numbers(tmp_path):

@@ -11,7 +11,9 @@ import yaml
 from safetensors import safe_open
 from transformers import AutoModelForSeq2SeqLM
 
+from modeling_vanilla import VanillaForConditionalGeneration
 from modeling_vanilla.training import load_recipe, run
+from modeling_vanilla.training.jobs import JOBS
 from tests.fixtures import corpus, train_words, write_corpus
 
 
@@ -196,6 +198,24 @@ def test_settings_in_effect_are_recorded_though_nobody_gave_them(trained):
     assert (hyperparameters["adam_beta2"], hyperparameters["label_smoothing_factor"]) == (0.98, 0.1)
     assert hyperparameters["lr_scheduler_type"] == "inverse_sqrt"
     assert "per_device_train_batch_size" not in hyperparameters
+
+
+def test_a_greedy_model_with_a_length_penalty_is_saved(tmp_path):
+    """The library refuses to save the two beside each other; by then the model would be trained, and lost."""
+    settings = {"num_beams": 1, "length_penalty": 0.6, "early_stopping": "never", "max_steps": 2}
+    run(load_recipe(None, train_words(write_corpus(tmp_path / "data"), tmp_path / "model", **settings)))
+    kept = VanillaForConditionalGeneration.from_pretrained(tmp_path / "model").generation_config
+    assert (kept.num_beams or 1, kept.length_penalty or 1, kept.early_stopping or False) == (1, 1, False)
+
+
+@pytest.mark.parametrize(("said", "kept"), [("true", True), ("false", False), ("never", "never")])
+def test_the_end_of_the_beam_search_is_kept(tmp_path, said, kept):
+    recipe = load_recipe(None, train_words(write_corpus(tmp_path / "data"), tmp_path / "model", early_stopping=said))
+    job = JOBS["translation"](recipe, tmp_path / "model")
+    job.prepare()
+    job.build().save_pretrained(tmp_path / "model")
+    loaded = VanillaForConditionalGeneration.from_pretrained(tmp_path / "model")
+    assert loaded.generation_config.early_stopping == kept
 
 
 def test_the_length_penalty_type_is_kept_when_the_model_is_loaded(tmp_path):

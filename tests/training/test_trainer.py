@@ -325,6 +325,13 @@ def test_a_share_of_known_updates_is_a_warm_up(tmp_path, pairs):
     settings = {"learning_rate": None, "warmup_steps": 0.25, "max_steps": 40}
     trainer = VanillaTrainer(make_model(), arguments(tmp_path, **settings), train_dataset=pairs)
     assert trainer.args.learning_rate == pytest.approx((16 * 10) ** -0.5)
+    trainer.create_optimizer_and_scheduler(40)
+    rates = []
+    for _ in range(12):
+        rates.append(trainer.optimizer.param_groups[0]["lr"])
+        trainer.optimizer.step()
+        trainer.lr_scheduler.step()
+    assert rates == pytest.approx([16**-0.5 * min(n**-0.5, n * 10**-1.5) for n in range(1, 13)])
 
 
 def test_of_several_gpus_one_is_used_without_a_launcher(tmp_path, pairs, caplog):

@@ -32,12 +32,17 @@ class Translation(Job):
     def build(self) -> PreTrainedModel:
         self.check_positions(max_new_tokens(self.recipe.data.max_length) + 1)  # with the start token
         model = self.make_model(VanillaForConditionalGeneration, self.text_config())
-        model.generation_config._from_model_config = False  # or what the library doesn't know is lost when it is loaded
+        search = model.generation_config
+        search._from_model_config = False  # or what the library doesn't know is lost when it is loaded
         # generate() has no limit relative to the source, so a plain model gets the longest source's.
-        model.generation_config.max_length = max_new_tokens(self.recipe.data.max_length)
-        for name in ("num_beams", "length_penalty", "length_penalty_type"):
+        search.max_length = max_new_tokens(self.recipe.data.max_length)
+        for name in ("num_beams", "length_penalty", "length_penalty_type", "early_stopping"):
             if name in self.recipe.settings or not self.recipe.model.init_from:  # a trained model brings its own
-                setattr(model.generation_config, name, getattr(self.recipe.model, name))
+                value = getattr(self.recipe.model, name)
+                setattr(search, name, {"true": True, "false": False}.get(value, value))
+        if search.num_beams == 1:  # greedy search has no use for them, and the library saves no such pair
+            search.length_penalty = search.early_stopping = None
+        search.validate(strict=True)  # as saving does, when there is a model to lose
         return model
 
     def trainer(self, model: PreTrainedModel) -> VanillaTrainer:
