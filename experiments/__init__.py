@@ -1,4 +1,4 @@
-"""The paper's and the guide's experiments, one module each: `vanilla experiment NAME`."""
+"""Experiments with the paper's model, one module each: `vanilla experiment NAME`."""
 
 # In the order of docs/experiments.md.
 NAMES = {

@@ -37,7 +37,7 @@ class Options:
         size: "small" (seconds to minutes on two cores), "full" (what docs/experiments.md shows: minutes to hours on two
             cores) or "published" (the sizes of the literature, for a machine with a GPU).
         folder: where its runs, table and picture go; runs that are finished there aren't made again.
-        data: the folder with multi30k/, tatoeba_zh_en/ and text_classification/, or None for the built-in corpus.
+        data: the folder that multi30k/ is in, or None for the built-in corpus.
         seeds: one run each.
     """
 
@@ -85,7 +85,9 @@ class Report:
 
 def machine() -> str:
     """Device, threads and versions, in one line."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU threads"
+    threads = torch.get_num_threads()
+    on_cpu = f"{threads} CPU thread{'s' if threads > 1 else ''}"
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else on_cpu
     return f"{device}, " + ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
 
 

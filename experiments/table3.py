@@ -38,14 +38,14 @@ SMALL = ("base", "A: 1 head", "C: 1 layer", "D: dropout 0", "D: smoothing 0", "E
 
 
 def settings_of(change: dict[str, Any], options: Options) -> dict[str, Any]:
-    """The settings of `vanilla train` for a row."""
+    """The settings of `vanilla train` for a row; its peak rate goes with d_model^-0.5, as in the paper."""
     D, L, H, F, dropout = options.choose((32, 2, 4, 64, 0.1), (128, 4, 4, 256, 0.2), (512, 6, 8, 2048, 0.1))
     row = {"d_model": D, "layers": L, "heads": H, "ffn": F, "dropout": dropout, **change}
     both = {"layers": "layers", "heads": "attention_heads", "ffn": "ffn_dim"}
     model = {f"{side}_{name}": row[key] for key, name in both.items() for side in ("encoder", "decoder")}
     row = {name: value for name, value in row.items() if name not in both}
     steps = options.choose(120, 1500, 100_000)
-    rate = options.choose(5e-3, 3e-3, 1e-3) * (D / row["d_model"]) ** 0.5  # as the paper's schedule
+    rate = options.choose(5e-3, 3e-3, 1e-3) * (D / row["d_model"]) ** 0.5
     return {
         **options.pairs(), "model": "tiny", **row, **model, "bf16": options.size != "small",
         "max_tokens": options.choose(1024, 2048, 25_000), "lr_scheduler_type": "cosine",

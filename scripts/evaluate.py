@@ -33,7 +33,10 @@ def parser() -> Parser:
         "--measures", nargs="+", default=["bleu", "chrf"],
         help="bleu, chrf, ter; bleu_tok_lc of tokenised, lower-cased text, bleu_compound as in the paper",
     )  # fmt: skip
-    parser.add_argument("--tokenize", default="13a", help="sacreBLEU's tokenizer: 13a, intl, zh, char, none ...")
+    parser.add_argument(
+        "--tokenize", help="sacreBLEU's tokenizer: 13a, intl, zh, char, none ...; by default zh for a model of ours "
+        "that writes Chinese, char for Japanese, else 13a",
+    )  # fmt: skip
     parser.add_argument("--lowercase", action="store_true", help="compare without case")
     parser.add_argument("--bootstrap", type=int, default=1000, help="resamplings for the 95 %% interval; 0 for none")
     parser.add_argument("--trials", type=int, default=10_000, help="of approximate randomisation, between systems")
@@ -51,9 +54,10 @@ def main(argv: Sequence[str]) -> None:
 
     from modeling_vanilla.data.text_files import read_parallel
     from modeling_vanilla.decoding.translator import as_line
-    from modeling_vanilla.evaluation.metrics import compare_systems, corpus_scores, measure
+    from modeling_vanilla.evaluation.metrics import compare_systems, corpus_scores, measure, tokenize_option
     from modeling_vanilla.training.output import RESULTS, save_results
 
+    args.tokenize = args.tokenize or tokenize_option(target_language(args.systems))
     for name in args.measures:
         measure(name, tokenize=args.tokenize)  # a mistake there is known before hours of translating
     pairs = list(read_parallel(Path(args.source), Path(args.target), strict=True))
@@ -93,6 +97,20 @@ def main(argv: Sequence[str]) -> None:
         for name, system in zip(names, args.systems, strict=True):
             dataset = data_set_name(args.source)
             save_results(Path(system), [{"dataset": dataset, **score.to_dict()} for score in results[name]])
+
+
+def target_language(systems: Sequence[str]) -> str | None:
+    """What the first model that says so was trained to write."""
+    from modeling_vanilla.training.output import RESULTS
+
+    for system in systems:
+        try:
+            facts = json.loads((Path(system) / RESULTS).read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # another's model, or a file of translations
+            continue
+        if isinstance(facts, dict) and facts.get("target_lang"):
+            return str(facts["target_lang"])
+    return None
 
 
 def data_set_name(source: str) -> str:

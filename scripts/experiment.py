@@ -1,4 +1,4 @@
-"""`vanilla experiment NAME`: one of the paper's and the guide's experiments, with its table, picture and finding."""
+"""`vanilla experiment NAME`: one of seven experiments with the paper's model, with its table, picture and finding."""
 
 import importlib
 import shlex
@@ -20,8 +20,7 @@ def parser() -> Parser:
         help="minutes on two cores, what docs/experiments.md shows, or the literature's sizes for a GPU",
     )  # fmt: skip
     parser.add_argument(
-        "--data_dir", type=Path, help="the folder with multi30k/, tatoeba_zh_en/ and text_classification/; by default "
-        "the built-in corpus"
+        "--data_dir", type=Path, help="the folder that multi30k/ is in; by default the built-in corpus"
     )  # fmt: skip
     parser.add_argument("--output_dir", type=Path, default=Path("runs/experiments"), help="for runs and reports")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="a run each, where there is training")

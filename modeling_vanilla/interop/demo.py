@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modeling_vanilla.decoding.alignment import picture
 from modeling_vanilla.decoding.lengths import join_pieces, split_text
-from modeling_vanilla.decoding.translator import Translator
+from modeling_vanilla.decoding.translator import Translator, engine_of
 
 if TYPE_CHECKING:
     from gradio import Blocks
@@ -99,6 +99,8 @@ def build(model: str | Path, device: str | None = None) -> "Blocks":
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise ValueError('the page needs Gradio and matplotlib: pip install "vanilla-transformer[demo]"') from error
+    if engine_of(model) != "vanilla":
+        raise ValueError(f"{model}: was converted, and shows no attention: give the model that it was made from")
     translator = Translator.from_pretrained(model, device=device)
     name = Path(model).absolute().name if Path(model).is_dir() else str(model)
     config, usual = translator.model.config, translator.generation_config.num_beams or 1

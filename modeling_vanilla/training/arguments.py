@@ -146,7 +146,7 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
         if self.average_last and (self.keep_best or 0 < kept < self.average_last):
             raise ValueError(
                 f"average_last={self.average_last}: needs the last checkpoints kept; use save_total_limit="
-                f"{self.average_last} or more, or none, and no keep_best"
+                f"{self.average_last} or more, or leave it out, and no keep_best"
             )
         if self.average_best and 0 < kept < self.average_best:
             raise ValueError(f"average_best={self.average_best}: use keep_best={self.average_best} or more")

@@ -76,7 +76,11 @@ def test_perplexity_and_accuracy_are_those_of_a_plain_loop():
 def test_each_row_of_table_3_is_a_recipe_that_changes_what_it_says(row):
     base, changed = (table3.settings_of(table3.ROWS[name][0], Options(size="full")) for name in ("base", row))
     different = {name for name in changed if changed[name] != base.get(name)}
-    assert len(different) == (0 if row == "base" else 2 if set(table3.ROWS[row][0]) & {"heads", "layers", "ffn"} else 1)
+    assert len(different) == (
+        0 if row == "base" else 2 if set(table3.ROWS[row][0]) & {"heads", "layers", "ffn", "d_model"} else 1
+    )
+    peak = (base["learning_rate"], changed["learning_rate"])  # as in the paper, by the width alone
+    assert peak[1] / peak[0] == pytest.approx((base["d_model"] / changed["d_model"]) ** 0.5)
     model = {name: value for name, value in changed.items() if name in VanillaConfig.__dataclass_fields__}
     assert isinstance(VanillaConfig(**model), VanillaConfig)
 

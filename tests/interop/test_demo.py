@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from modeling_vanilla.decoding import Translator
+from modeling_vanilla.decoding.translator import OTHER_ENGINES
 from modeling_vanilla.interop import demo
 from modeling_vanilla.scripts.main import main
 from tests.fixtures import corpus
@@ -94,6 +95,12 @@ def test_tokens_are_drawn_as_they_are(translator, monkeypatch):
 def test_what_is_too_wide_to_read_is_not_drawn(translator):
     sentence = demo.Sentence(" ".join(SOURCES * 2), (("Der Hund.", 0.0),))
     assert "up to 80 are drawn" in demo.attention(translator, sentence, 0, 0)
+
+
+def test_a_converted_model_is_refused(tmp_path):
+    (tmp_path / OTHER_ENGINES["ctranslate2"]).touch()
+    with pytest.raises(ValueError, match="was converted"):
+        demo.build(tmp_path)
 
 
 @pytest.mark.parametrize("missing", ["gradio", "matplotlib"])

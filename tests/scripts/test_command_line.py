@@ -1,6 +1,7 @@
 """`vanilla` as its user meets it: output, messages, exit statuses."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -185,6 +186,18 @@ def test_translations_are_not_made_for_a_place_that_cannot_be_written(trained, t
     (tmp_path / "file").write_text("")
     words = ["--source", source, "--target", target, "--output", tmp_path / "file" / "out.txt"]
     assert "can't be written" in one_line_error(capsys, evaluate.run, trained, *words)
+
+
+def test_the_target_language_decides_on_sacrebleus_tokenizer(trained, test_files, capsys, tmp_path):
+    """As in training: or the figures beside a Chinese model would not be those that `--save` adds."""
+    source, target = map(str, test_files)
+    shutil.copytree(trained, tmp_path / "model")
+    facts = json.loads((trained / "results.json").read_text())
+    (tmp_path / "model" / "results.json").write_text(json.dumps(facts | {"target_lang": "zh_CN"}))
+    words = ["--source", source, "--target", target, "--json", "--measures", "bleu"]
+    for given, expected in ([], "tok:zh"), (["--tokenize", "intl"], "tok:intl"):
+        assert evaluate.run([str(tmp_path / "model"), *words, *given]) == 0
+        assert expected in json.loads(capsys.readouterr().out)["results"][0]["signature"]
 
 
 def test_evaluates_as_text(trained, test_files, capsys, tmp_path):
