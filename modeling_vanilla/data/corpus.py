@@ -24,7 +24,14 @@ from modeling_vanilla.data.record_files import (
     read_json,
     read_parquet,
 )
-from modeling_vanilla.data.split_files import TEST_NAME, VALIDATION_NAMES, SplitFiles, find_split_files, nearest
+from modeling_vanilla.data.split_files import (
+    TEST_NAME,
+    VALIDATION_NAMES,
+    SplitFiles,
+    find_split_files,
+    named_tests,
+    nearest,
+)
 from modeling_vanilla.data.text_files import REPLACEMENT, file_digest, read_parallel, read_tsv
 
 logger = logging.getLogger(__name__)
@@ -248,8 +255,8 @@ def _choose_splits(loaded: DatasetDict, where: str, args: DataArguments) -> dict
     validation = validation or one_of(VALIDATION_NAMES, "validation_prefix")
     if validation:
         chosen["validation"] = validation
-    tests = [named(name.strip()) for name in args.test_prefix.split(",")] if args.test_prefix else loaded
-    chosen |= {name: name for name in tests if args.test_prefix or TEST_NAME.fullmatch(name)}
+    tests = map(named, named_tests(args.test_prefix)) if args.test_prefix else filter(TEST_NAME.fullmatch, loaded)
+    chosen |= {name: name for name in tests}
     return {split: _as_pairs(loaded[name], f"{where}, {name}", split, args) for split, name in chosen.items()}
 
 

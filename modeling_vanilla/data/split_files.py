@@ -64,8 +64,8 @@ def find_split_files(args: DataArguments) -> dict[str, SplitFiles]:
     if args.validation_prefix or _sides(place, validation_names, args):
         splits["validation"] = _find(place, validation_names, "validation_prefix", args)
     if args.test_prefix:
-        for prefix in (part.strip() for part in args.test_prefix.split(",")):
-            splits[prefix] = _find(place, [prefix], "test_prefix", args)
+        for test, prefix in named_tests(args.test_prefix).items():
+            splits[test] = _find(place, [prefix], "test_prefix", args)
         return splits
     for stem in sorted({name.stem for name in _scan(place) if TEST_NAME.fullmatch(name.stem)}):
         if _options(place, [stem], args):
@@ -73,6 +73,25 @@ def find_split_files(args: DataArguments) -> dict[str, SplitFiles]:
         elif sides := _sides(place, [stem], args):
             logger.warning("%s: %s is left out: its other side is missing", place, sides[0].path.name)
     return splits
+
+
+def named_tests(test_prefix: str) -> dict[str, str]:
+    """
+    The prefixes of test sets by the sets' names, which are names of files in the model's folder too.
+
+    Raises:
+        ValueError: two have the same name, or one has that of a split that isn't for testing.
+    """
+    named: dict[str, str] = {}
+    for prefix in (part.strip() for part in test_prefix.split(",")):
+        path = Path(prefix)
+        name = path.name if path.is_absolute() or ".." in path.parts else prefix
+        if name in ("train", "validation") or name in named:
+            raise ValueError(
+                f"test_prefix={test_prefix!r}: {name!r} is the name of another split here: rename its files"
+            )
+        named[name] = prefix
+    return named
 
 
 def _parse(path: Path) -> _Named:

@@ -100,13 +100,15 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
         metadata={"help": "Of the validation set: nll, loss, ppl, bleu, chrf ... Default, where needed: nll."},
     )
     greater_is_better: bool | None = field(
-        default=None, metadata={"help": "Of metric_for_best_model. Default: false for loss, nll and ppl, else true."}
+        default=None,
+        metadata={"help": "Of metric_for_best_model. Default: false for loss, nll, ppl and ter, else true."},
     )
 
     def __post_init__(self) -> None:
         if not torch.accelerator.is_available():
             self.use_cpu = True  # or else bf16 on a CPU is refused
-        if self.metric_for_best_model is None and (self.early_stopping_patience or self.keep_best or self.average_best):
+        by_metric = (self.early_stopping_patience, self.keep_best, self.average_best, self.load_best_model_at_end)
+        if self.metric_for_best_model is None and any(by_metric):
             self.metric_for_best_model = "nll"
         if self.greater_is_better is None and self.metric_for_best_model is not None:
             self.greater_is_better = greater_is_better(self.metric_for_best_model)
@@ -116,6 +118,8 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
             )
         super().__post_init__()
         self._check_checkpoints()
+        if self.generation_num_beams is not None and self.generation_num_beams < 1:
+            raise ValueError(f"generation_num_beams={self.generation_num_beams}: must be at least 1, which is greedy")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens={self.max_tokens}: a batch must hold at least 1 token")
         if self.lr_scheduler_type == SchedulerType.INVERSE_SQRT and self.lr_scheduler_kwargs:
@@ -148,8 +152,12 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
                 f"average_last={self.average_last}: needs the last checkpoints kept; use save_total_limit="
                 f"{self.average_last} or more, or leave it out, and no keep_best"
             )
-        if self.average_best and 0 < kept < self.average_best:
-            raise ValueError(f"average_best={self.average_best}: use keep_best={self.average_best} or more")
+        if self.average_best and (self.save_total_limit or 0 < kept < self.average_best):
+            raise ValueError(
+                f"average_best={self.average_best}: use keep_best={self.average_best} or more, and no save_total_limit"
+            )
+        if self.save_only_model:
+            raise ValueError("save_only_model: a run couldn't go on from its checkpoints: leave it out")
         by_metric = {"early_stopping_patience", "keep_best", "average_best"}
         if self.eval_strategy == IntervalStrategy.NO:
             for name in sorted(by_metric):
@@ -160,8 +168,8 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
 
 
 def greater_is_better(metric: str) -> bool:
-    """Whether a validation metric of ours is the better the greater it is: all but the losses."""
-    return metric.removeprefix("eval_") not in ("loss", "nll", "ppl")
+    """Whether a validation metric of ours is the better the greater it is: all but losses and edits."""
+    return metric.removeprefix("eval_") not in ("loss", "nll", "ppl", "ter")
 
 
 def has_fast_bf16(use_cpu: bool = False) -> bool:

@@ -110,15 +110,15 @@ def keep_best(folder: Path, args: VanillaTrainingArguments, history: Sequence[di
 
 
 def _ranked(paths: Sequence[Path], values: dict[int, float], greater_is_better: bool | None) -> list[Path]:
-    """The best first, of equals the newest; last what has no value."""
+    """The best first, of equals the oldest, as the library's Trainer has it; last what has no value."""
     sign = -1 if greater_is_better else 1
-    return sorted(paths, key=lambda path: (sign * values.get(step_of(path), sign * math.inf), -step_of(path)))
+    return sorted(paths, key=lambda path: (sign * values.get(step_of(path), sign * math.inf), step_of(path)))
 
 
 def metric_by_step(history: Sequence[dict], metric: str | None) -> dict[int, float]:
     """What a trainer's log says of a validation metric, with or without its prefix, at each update."""
     key = f"eval_{(metric or 'nll').removeprefix('eval_')}"
-    return {entry["step"]: entry[key] for entry in history if key in entry}
+    return {entry["step"]: entry[key] for entry in history if math.isfinite(entry.get(key, math.nan))}
 
 
 def _enough(checkpoints: list[Path], count: int, folder: str | Path, which: str = "") -> list[Path]:

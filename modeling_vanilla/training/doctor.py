@@ -26,8 +26,8 @@ OVERFIT_STEPS, OVERFIT_EXAMPLES = 120, 8
 RATES = np.geomspace(1e-6, 1.0, 43)  # eight a decade, nearly
 TOLERANCE = 1e-4
 TRIAL_SECONDS = 20  # of updates that are timed: memory grows over the first dozens
-# Nothing is evaluated or saved.
-QUIET = {"save_strategy": "no", "eval_strategy": "no", "load_best_model_at_end": False}
+# Nothing is evaluated, saved or shared.
+QUIET = {"save_strategy": "no", "eval_strategy": "no", "load_best_model_at_end": False, "push_to_hub": False}
 QUIET |= dict.fromkeys(("average_last", "average_best", "keep_best", "early_stopping_patience"), 0)
 
 

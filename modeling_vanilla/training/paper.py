@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import shutil
 from functools import partial
 from pathlib import Path
@@ -73,7 +74,10 @@ class PaperTrainer(Trainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
         if self.args.lr_scheduler_type != SchedulerType.INVERSE_SQRT:
-            return super().create_scheduler(num_training_steps, optimizer)
+            try:
+                return super().create_scheduler(num_training_steps, optimizer)
+            except TypeError as error:
+                raise ValueError(f"lr_scheduler_kwargs={self.args.lr_scheduler_kwargs}: {error}") from error
         if self.lr_scheduler is None:  # type: ignore[has-type]
             warmup_steps = self.args.get_warmup_steps(num_training_steps)
             start, peak = self.args.warmup_init_lr, self.args.learning_rate
@@ -173,6 +177,9 @@ class PaperTrainer(Trainer):
         """The library's, just before an update is made: the same on all processes."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         batches, self._update = self._update, []
+        scaler = self.accelerator.scaler
+        if scaler is not None and norm is not None and not math.isfinite(norm) and scaler.get_scale() > 1:
+            return norm  # float16's usual overflow: the scaler leaves the update out, and halves its scale
         fault = None if norm is None else self._watch.fault(float(norm))
         if fault:
             self._bad_update(model, batches, fault)

@@ -299,6 +299,10 @@ def load_recipe(name: str | None, overrides: Sequence[str] = ()) -> Recipe:
         if f"--{key}" not in options.values() or key == "help":
             raise ValueError(f"{name}: {_unknown(key, [k for k in options if '-' not in k])}")
     for action in parser._actions:
+        value = recipe.get(action.dest)
+        is_word = action.dest.endswith("_lang") or bool(action.choices)  # Norwegian, or save_strategy
+        if isinstance(value, bool) and is_word and str(value).lower() not in (action.choices or ()):
+            raise ValueError(f"{name}: {action.dest}: YAML reads this word as {str(value).lower()}: put it in quotes")
         action.default = argparse.SUPPRESS  # so that what is parsed is what was asked for; dataclasses fill in the rest
     where = name
     try:
@@ -327,15 +331,17 @@ def load_recipe(name: str | None, overrides: Sequence[str] = ()) -> Recipe:
     data, model, training = groups
     if not training.keys() & {"bf16", "fp16"}:
         training["bf16"] = has_fast_bf16(training.get("use_cpu", False))
-    if data.get("task", "translation") == "translation":
-        _check_metric(training.get("metric_for_best_model"), model.get("measures", DEFAULT_MEASURES), name)
-    return Recipe(
+    found = Recipe(
         DataArguments(**data), ModelArguments(**model), VanillaTrainingArguments(**training), config, settings
     )
+    _check_metric(found, name)
+    return found
 
 
-def _check_metric(metric: str | None, measures: Sequence[str], where: str | None) -> None:
-    known = ("nll", "loss", "ppl", *measures)
+def _check_metric(recipe: Recipe, where: str | None) -> None:
+    metric, task = recipe.training.metric_for_best_model, recipe.data.task
+    measures = recipe.model.measures if task == "translation" and recipe.training.predict_with_generate else ()
+    known = ("nll", "loss", "accuracy") if "classification" in task else ("nll", "loss", "ppl", *measures)
     if metric is not None and metric.removeprefix("eval_") not in known:
         raise ValueError(f"{where}: metric_for_best_model={metric!r}: must be one of {', '.join(known)}")
 

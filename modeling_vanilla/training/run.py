@@ -11,6 +11,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import set_seed
 
 import modeling_vanilla
+from modeling_vanilla.interop.common import first_line
 from modeling_vanilla.interop.hub import push
 from modeling_vanilla.training import hardware
 from modeling_vanilla.training.jobs import JOBS
@@ -52,7 +53,11 @@ def run(recipe: Recipe) -> RunResult:
 
     model = job.build()
     if recipe.model.attn_implementation:
-        model.set_attn_implementation(recipe.model.attn_implementation)
+        try:
+            model.set_attn_implementation(recipe.model.attn_implementation)
+        except ImportError as error:
+            named = f"attn_implementation={recipe.model.attn_implementation!r}"
+            raise ValueError(f"{named}: {first_line(error)}") from error
     logger.info("model: %s, %s parameters", source or recipe.model.model, f"{model.num_parameters():,}")
     try:
         trainer = job.trainer(model)
@@ -63,7 +68,10 @@ def run(recipe: Recipe) -> RunResult:
     if checkpoint:
         logger.info("going on from %s", checkpoint)
     start = time.monotonic()
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except ImportError as error:  # an optimizer's package, for instance
+        raise ValueError(f"optim={args.optim}: {first_line(error)}") from error
     seconds = time.monotonic() - start
 
     trainer.save_model(str(folder), _internal_call=True)  # on all processes: a sharded model is gathered

@@ -15,7 +15,7 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from modeling_vanilla.data.batching import PairCollator, TokenBatchSampler, TokenPairs
 from modeling_vanilla.data.bpe_dropout import BPEDropout
-from modeling_vanilla.decoding.lengths import max_new_tokens
+from modeling_vanilla.decoding.lengths import MaxLengthPerSource, max_new_tokens
 from modeling_vanilla.training.arguments import VanillaTrainingArguments, greater_is_better
 from modeling_vanilla.training.paper import PaperTrainer
 from modeling_vanilla.training.r_drop import r_drop_loss, twice
@@ -206,12 +206,16 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
 
     def _generate(self, batch: dict[str, torch.Tensor]) -> list[list[int]]:
         settings = {name: value for name, value in getattr(self, "_gen_kwargs", {}).items() if value is not None}
-        if "max_new_tokens" not in settings:
-            settings.setdefault("max_length", max_new_tokens(batch["input_ids"].shape[1]) + 1)  # with the start token
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        model = self.accelerator.unwrap_model(self.model)
+        if not {"max_new_tokens", "max_length"} & settings.keys():  # each sentence's own, whatever its neighbours
+            limits = [max_new_tokens(length) for length in mask.sum(1).tolist()]
+            num_beams = settings.get("num_beams") or model.generation_config.num_beams or 1
+            end = MaxLengthPerSource(limits, num_beams, model.config.eos_token_id, ids.device)
+            settings |= {"max_length": max(limits) + 1, "logits_processor": [end]}  # with the start token
         if settings.get("num_beams") == 1:
             settings["length_penalty"] = None  # means nothing to greedy search, which would say so each time
-        model = self.accelerator.unwrap_model(self.model)
-        return model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], **settings)[:, 1:].tolist()
+        return model.generate(ids, attention_mask=mask, **settings)[:, 1:].tolist()
 
     def _in_order(self, dataloader: Any, gathered: list) -> tuple[np.ndarray, np.ndarray]:
         """Batches of all processes, one process after the other, to arrays in the order of the data set."""

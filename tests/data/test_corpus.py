@@ -318,6 +318,30 @@ def test_other_versions_of_a_file_are_left_alone_unless_named(tmp_path, load):
     assert list(named) == ["train", "validation", "test.lc.norm.tok", "test"]
 
 
+@pytest.mark.parametrize("outside", ["../elsewhere/test", "{root}/elsewhere/test"])
+def test_a_test_set_from_elsewhere_has_a_plain_name(tmp_path, load, outside):
+    """Its translations are written under that name into the model's folder."""
+    folder = write_splits(tmp_path / "data", parallel, train=PAIRS, val=VALIDATION)
+    write_splits(tmp_path / "elsewhere", parallel, test=TEST)
+    assert list(load(folder, test_prefix=outside.format(root=tmp_path))) == ["train", "validation", "test"]
+
+
+@pytest.mark.parametrize("tests", ["validation", "train", "test,../other/test", "test,test"])
+def test_a_test_set_takes_no_other_splits_name(tmp_path, load, tests):
+    """Or it would take that split's place: be trained on, or decide which model is the best."""
+    names = {"train.big": PAIRS, "train": TEST, "dev": VALIDATION, "validation": TEST, "test": TEST}
+    folder = write_splits(tmp_path / "data", parallel, **names)
+    write_splits(tmp_path / "other", parallel, test=TEST)
+    with pytest.raises(ValueError, match="is the name of another split"):
+        load(folder, train_prefix="train.big", validation_prefix="dev", test_prefix=tests)
+    saved = DatasetDict(
+        {name: Dataset.from_dict({"en": ["a"], "de": ["b"]}) for name in ("train", "dev", "validation")}
+    )
+    saved.save_to_disk(tmp_path / "saved")
+    with pytest.raises(ValueError, match="is the name of another split"):
+        load(tmp_path / "saved", validation_prefix="dev", test_prefix="validation")
+
+
 def test_prefix_may_lead_into_a_folder(tmp_path, load):
     folder = write_splits(tmp_path / "data", parallel, **{"deep/corpus": PAIRS, "dev": VALIDATION})
     assert pairs_of(load(folder, train_prefix="deep/corpus")["train"]) == PAIRS

@@ -1,7 +1,9 @@
 """Checkpoint averaging, in the run and by the command line, beside plain means; and which checkpoints are kept."""
 
 import json
+import math
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,13 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla.scripts.main import main
 from modeling_vanilla.training import VanillaTrainer, VanillaTrainingArguments, load_recipe, run
-from modeling_vanilla.training.averaging import average_weights, best_checkpoints, last_checkpoints
+from modeling_vanilla.training.averaging import (
+    _ranked,
+    average_weights,
+    best_checkpoints,
+    last_checkpoints,
+    metric_by_step,
+)
 from tests.fixtures import train_words, write_corpus
 
 from .conftest import make_model
@@ -179,7 +187,9 @@ def test_stops_early(tmp_path):
     assert len(evaluated) == best + 3
 
 
-@pytest.mark.parametrize(("metric", "greater"), [("nll", False), ("eval_ppl", False), ("bleu", True), ("loss", False)])
+@pytest.mark.parametrize(
+    ("metric", "greater"), [("nll", False), ("eval_ppl", False), ("bleu", True), ("loss", False), ("ter", False)]
+)
 def test_knows_which_way_a_metric_is_better(tmp_path, metric, greater):
     args = VanillaTrainingArguments(str(tmp_path), metric_for_best_model=metric)
     assert args.greater_is_better is greater
@@ -195,7 +205,10 @@ def test_knows_which_way_a_metric_is_better(tmp_path, metric, greater):
         ({"keep_best": 2, "save_total_limit": 2, "eval_strategy": "steps"}, "one of the two"),
         ({"early_stopping_patience": 2}, "eval_strategy"),
         ({"average_last": 2, "save_strategy": "no"}, "save_strategy is 'no'"),
+        ({"average_best": 2, "save_total_limit": 2, "eval_strategy": "steps"}, "no save_total_limit"),
         ({"average_best": -1}, "at least 0"),
+        ({"save_only_model": True}, "couldn't go on"),
+        ({"generation_num_beams": 0}, "at least 1"),
         ({"bpe_dropout": 1.0}, "below 1"),
         ({"r_drop": -1.0}, "at least 0"),
     ],
@@ -203,6 +216,20 @@ def test_knows_which_way_a_metric_is_better(tmp_path, metric, greater):
 def test_contradictions_are_refused(tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
         VanillaTrainingArguments(str(tmp_path), **settings)
+
+
+def test_the_best_one_is_by_plain_likelihood_unless_said(tmp_path):
+    settings = {"eval_strategy": "steps", "save_strategy": "steps", "load_best_model_at_end": True}
+    assert VanillaTrainingArguments(str(tmp_path), **settings).metric_for_best_model == "nll"
+
+
+def test_of_equals_the_first_is_kept_as_the_librarys_best_one():
+    """Trainer loads the first of equals at the end: it must be there still. What isn't a number is worth nothing."""
+    paths = [Path(f"checkpoint-{step}") for step in (2, 4, 6, 8)]
+    history = [{"step": step, "eval_accuracy": value} for step, value in ((2, 50), (4, 50), (6, 20), (8, math.nan))]
+    values = metric_by_step(history, "accuracy")
+    assert values == {2: 50, 4: 50, 6: 20}
+    assert _ranked(paths, values, True) == paths
 
 
 def test_too_few_checkpoints_leave_the_model_as_it_is(tmp_path, caplog):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -64,6 +65,26 @@ def test_a_bad_update_stops_the_run_before_it_is_made(tmp_path, pairs, poisoned,
     assert all(weight.isfinite().all() for weight in trainer.model.parameters())
     saved = load_file(tmp_path / "bad-updates" / "update-28-process-0.safetensors")
     assert saved["0.input_ids"].shape == saved["0.attention_mask"].shape
+
+
+class Scaler:
+    """What float16 is trained with on a GPU: it doubles its scale until gradients overflow, and halves it then."""
+
+    def __init__(self, scale: float):
+        self.scale = scale
+
+    def get_scale(self) -> float:
+        return self.scale
+
+
+@pytest.mark.parametrize(("scale", "stops"), [(65536.0, False), (1.0, True)])
+def test_float16s_usual_overflow_is_left_to_its_scaler(tmp_path, pairs, monkeypatch, scale, stops):
+    trainer = VanillaTrainer(make_model(), arguments(tmp_path), train_dataset=pairs)
+    monkeypatch.setattr("transformers.Trainer._get_grad_norm", lambda *_, **__: torch.tensor(math.inf))
+    trainer.create_optimizer_and_scheduler(10)
+    trainer.accelerator.scaler = Scaler(scale)
+    with pytest.raises(BadUpdate) if stops else nullcontext():
+        assert trainer._get_grad_norm(trainer.model) == math.inf
 
 
 def test_a_bad_update_is_skipped_when_told_so(tmp_path, pairs, poisoned, caplog):

@@ -45,6 +45,13 @@ def test_a_sound_recipe_has_no_fault(tmp_path):
     ]  # fmt: skip
 
 
+def test_nothing_is_made_on_the_hub(tmp_path, monkeypatch):
+    made: list = []
+    monkeypatch.setattr("modeling_vanilla.training.paper.make_repository", lambda *args, **_: made.append(args))
+    findings(tmp_path, push_to_hub="true", hub_model_id="me/en-de")
+    assert not made
+
+
 PAIRS = corpus(0, 2700, 14)
 VARIED = [(" ".join([s] * (1 + n % 4)), " ".join([t] * (1 + n % 4))) for n, (s, t) in enumerate(PAIRS)]
 CORPORA = {

@@ -191,6 +191,30 @@ def test_a_learned_table_that_ends_too_soon_is_refused_before_training(tmp_path,
         run(load_recipe(None, given))
 
 
+@pytest.mark.parametrize(("task", "split"), [("language_modeling", "test"), ("translation", "val")])
+def test_a_scored_line_past_a_learned_table_is_refused_before_training(tmp_path, task, split):
+    """Such lines are never left out, and the end of a long training is a bad place to learn that they don't fit."""
+    data = write_corpus(tmp_path / "data")
+    for lang in ("en", "de"):
+        with (data / f"{split}.{lang}").open("a", encoding="utf-8") as file:
+            file.write("a b c d " * 200 + "\n")
+    changes = {"position_encoding": "learned", "max_position_embeddings": 400, "task": task}
+    with pytest.raises(ValueError, match="max_position_embeddings=400: inputs may have"):
+        run(load_recipe(None, words(data, tmp_path / "out", **changes)))
+
+
+def test_a_language_model_of_short_lines_shows_samples(tmp_path):
+    changes = {"source_lang": None, "predict_with_generate": "false", "max_length": 4, "max_steps": 1}
+    data = tmp_path / "data"
+    data.mkdir()
+    for split, count in (("train", 40), ("val", 5), ("test", 5)):
+        (data / f"{split}.de").write_text("ab\n" * (count - 1) + "ab ab ab ab ab\n")
+    changes |= {"drop_duplicates": "false", "vocab_size": 264}
+    result = run(load_recipe(None, words(data, tmp_path / "out", task="language_modeling", **changes)))
+    assert (tmp_path / "out" / "results.json").is_file()
+    assert len(result.samples) == 5
+
+
 def image_data(folder, split_validation: bool = True) -> None:
     """Images of 4 × 4: bright at the top, or at the bottom."""
     generator = np.random.default_rng(0)

@@ -174,6 +174,26 @@ def test_an_unknown_metric_is_refused_before_training(tmp_path):
     load_recipe(recipe_file(tmp_path, "metric_for_best_model: ter\nmeasures: [ter]\n"))
 
 
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ("metric_for_best_model: bleu\npredict_with_generate: false\n", "nll, loss, ppl$"),
+        ("metric_for_best_model: bleu\ntask: language_modeling\n", "nll, loss, ppl$"),
+        ("metric_for_best_model: acuracy\ntask: text_classification\n", "nll, loss, accuracy$"),
+        ("source_lang: no\n", "source_lang: YAML reads this word as false: put it in quotes"),
+        ("save_strategy: no\n", "save_strategy: YAML reads this word as false: put it in quotes"),
+    ],
+)
+def test_what_would_fail_at_the_first_evaluation_is_refused_before(tmp_path, recipe, said):
+    with pytest.raises(ValueError, match=said):
+        load_recipe(recipe_file(tmp_path, recipe))
+
+
+def test_words_that_are_yes_or_no_may_be_words(tmp_path):
+    recipe = load_recipe(recipe_file(tmp_path, 'source_lang: "no"\nearly_stopping: true\nsave_strategy: "no"\n'))
+    assert (recipe.data.source_lang, recipe.model.early_stopping) == ("no", "true")
+
+
 OF_OTHERS = [
     ("text_classification", "r_drop"), ("image_classification", "bpe_dropout"), ("language_modeling", "bpe_dropout")
 ]  # fmt: skip

@@ -9,7 +9,9 @@ import pytest
 import torch
 import yaml
 from safetensors import safe_open
-from transformers import AutoModelForSeq2SeqLM
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
 from modeling_vanilla import VanillaForConditionalGeneration
 from modeling_vanilla.training import load_recipe, run
@@ -128,6 +130,29 @@ def test_a_reporter_that_is_not_installed_is_named(trained, tmp_path, monkeypatc
 def test_a_mistake_in_the_shape_is_known_before_the_data_is_read(tmp_path):
     with pytest.raises(ValueError, match="encoder_attention_heads=5"):
         run(load_recipe(None, train_words(tmp_path / "nowhere", tmp_path / "out", encoder_attention_heads=5)))
+
+
+def test_a_tokenizer_that_ends_no_text_is_refused(trained, tmp_path):
+    """A model that never saw an end would never write one."""
+    tokenizer = Tokenizer(WordLevel({"<pad>": 0, "<s>": 1, "</s>": 2, "a": 3}, unk_token="<pad>"))
+    given = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+    for name, special, said in (("no end", given, "don't end in '</s>'"), ("no tokens", {}, "a pad, a bos and an eos")):
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(tmp_path / name)
+        words = train_words(trained.parent / "data", tmp_path / "out", tokenizer_name_or_path=tmp_path / name)
+        with pytest.raises(ValueError, match=said):
+            run(load_recipe(None, words))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"attn_implementation": "flash_attention_2"}, "attn_implementation='flash_attention_2': "),
+        ({"optim": "adamw_bnb_8bit"}, "optim=.*bitsandbytes"),
+    ],
+)
+def test_a_package_that_a_setting_needs_is_named(trained, tmp_path, changes, said):
+    with pytest.raises(ValueError, match=said):
+        run(load_recipe(None, train_words(trained.parent / "data", tmp_path / "out", max_steps=1, **changes)))
 
 
 def test_a_tokenizer_that_is_not_there_is_named(trained, tmp_path):

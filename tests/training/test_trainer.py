@@ -334,6 +334,26 @@ def test_a_share_of_known_updates_is_a_warm_up(tmp_path, pairs):
     assert rates == pytest.approx([16**-0.5 * min(n**-0.5, n * 10**-1.5) for n in range(1, 13)])
 
 
+def test_a_schedules_unknown_setting_is_named(tmp_path, pairs):
+    settings = {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"foo": 1}}
+    trainer = VanillaTrainer(make_model(), arguments(tmp_path, **settings), train_dataset=pairs)
+    with pytest.raises(ValueError, match=r"lr_scheduler_kwargs=.*foo"):
+        trainer.create_optimizer_and_scheduler(10)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_translations_do_not_depend_on_the_batches_of_validation(tmp_path, num_beams):
+    """Each ends at its own limit, not at that of the longest sentence beside it."""
+    pairs, model, found = make_pairs(30), make_model(), []
+    model.lm_head.weight.data[2] = 0  # an end token that nothing is in favour of
+    for max_tokens in (16, 400):
+        args = arguments(tmp_path, max_tokens=max_tokens, predict_with_generate=True, generation_num_beams=num_beams)
+        score = {"compute_metrics": lambda prediction: found.append(prediction.predictions.tolist()) or {}}
+        VanillaTrainer(model, args, train_dataset=pairs, eval_dataset=pairs, **score).evaluate()
+    few, many = ([[token for token in row if token > 2] for row in rows] for rows in found)
+    assert few == many
+
+
 def test_of_several_gpus_one_is_used_without_a_launcher(tmp_path, pairs, caplog):
     args = arguments(tmp_path)
     args._n_gpu = 2

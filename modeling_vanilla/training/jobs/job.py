@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from datasets import DatasetDict
+from datasets import Dataset, DatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
@@ -80,6 +80,13 @@ class Job(ABC):
         name, max_length = getattr(self.recipe.model, setting), self.recipe.data.max_length
         if name or (self.folder / "tokenizer.json").is_file():
             tokenizer = load_tokenizer(setting, name or self.folder)
+            if None in (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id):
+                raise ValueError(f"{setting}={str(name)!r}: a tokenizer needs a pad, a bos and an eos token: set them")
+            if tokenizer("a")["input_ids"][-1:] != [tokenizer.eos_token_id]:
+                raise ValueError(
+                    f"{setting}={str(name)!r}: its texts don't end in {tokenizer.eos_token!r}, so that no translation "
+                    "would: give the tokenizer a post-processor that adds it"
+                )
             tokenizer.model_max_length = max_length  # this model's, whatever the tokenizer was made for
             return tokenizer
         logger.info("training a tokenizer of %s tokens", f"{self.recipe.model.vocab_size:,}")
@@ -88,9 +95,12 @@ class Job(ABC):
         tokenizer.save_pretrained(self.folder)
         return tokenizer
 
-    def check_positions(self, longest: int) -> None:
-        """Refuses a learned table of positions that ends before the longest input."""
+    def check_positions(self, longest: int, *scored: Dataset) -> None:
+        """Refuses a learned table of positions that ends before the longest input, or the longest of what is scored."""
         config = self.recipe.vanilla_config()
+        if config.position_encoding == "learned":  # with the start token
+            lengths = [max(data[f"{side}_length"], default=0) + 1 for data in scored for side in ("source", "target")]
+            longest = max(longest, *lengths)
         if config.position_encoding == "learned" and config.max_position_embeddings < longest:
             raise ValueError(
                 f"max_position_embeddings={config.max_position_embeddings}: inputs may have {longest} positions, and a "

@@ -51,7 +51,9 @@ class LanguageModeling(Job):
         return str(self.report).replace("pairs", "lines")
 
     def build(self) -> PreTrainedModel:
-        self.check_positions(self.recipe.data.max_length + 1)  # with the start token
+        self.check_positions(
+            self.recipe.data.max_length + 1, *(self.lines[name] for name in self.lines if name != "train")
+        )
         model = self.make_model(VanillaForCausalLM, self.text_config())
         model.generation_config.max_length = self.recipe.data.max_length
         return model
@@ -88,7 +90,10 @@ class LanguageModeling(Job):
             for line in list(self.corpus[name]["source"])[: 10 - len(result.samples)]:
                 ids = self.processor(line)["input_ids"][:-1][:START_OF_SAMPLE]  # without the end token
                 prompt = torch.tensor([[model.config.decoder_start_token_id, *ids]], device=device)
-                written = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False)
+                longest = max(model.generation_config.max_length, prompt.shape[1] + 1)
+                written = model.generate(
+                    prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_length=longest
+                )
                 texts = (self.processor.decode(x, skip_special_tokens=True) for x in (prompt[0], written[0]))
                 result.samples.append(dict(zip(("source", "translation"), texts, strict=True), target=line))
 

@@ -30,7 +30,7 @@ class Translation(Job):
         return str(self.report)
 
     def build(self) -> PreTrainedModel:
-        self.check_positions(max_new_tokens(self.recipe.data.max_length) + 1)  # with the start token
+        self.check_positions(max_new_tokens(self.recipe.data.max_length) + 1, self.pairs["validation"])
         model = self.make_model(VanillaForConditionalGeneration, self.text_config())
         search = model.generation_config
         search._from_model_config = False  # or what the library doesn't know is lost when it is loaded
