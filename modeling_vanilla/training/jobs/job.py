@@ -100,7 +100,7 @@ class Job(ABC):
         config = self.recipe.vanilla_config()
         if config.position_encoding == "learned":  # with the start token
             lengths = [max(data[f"{side}_length"], default=0) + 1 for data in scored for side in ("source", "target")]
-            longest = max(longest, *lengths)
+            longest = max([longest, *lengths])
         if config.position_encoding == "learned" and config.max_position_embeddings < longest:
             raise ValueError(
                 f"max_position_embeddings={config.max_position_embeddings}: inputs may have {longest} positions, and a "
