@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -77,6 +78,12 @@ def make_folder(name: str) -> None:
         raise ValueError(f"{name}: can't be written: {error.strerror}") from error
 
 
+def drop_output() -> None:
+    """What is still in standard output's buffer would fail again when Python ends."""
+    with suppress(OSError, ValueError):  # where it is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def run_verb(verb: str, main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> int:
     """
     Runs a verb's `main`, and turns what went wrong into a line on standard error and an exit status: 2 for a user's
@@ -88,16 +95,22 @@ def run_verb(verb: str, main: Callable[[Sequence[str]], int | None], argv: Seque
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as the input is read, whatever the locale
     try:
-        return main(sys.argv[1:] if argv is None else argv) or 0
-    except ValueError as error:
+        if sys.stdin is None or sys.stdout is None:
+            raise ValueError("standard input or output is closed")
+        status = main(sys.argv[1:] if argv is None else argv) or 0
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever read the output has had enough, as with `| head`
+        drop_output()
+        return 0
+    except (ValueError, OSError) as error:
         if os.environ.get("VANILLA_DEBUG"):
             raise
+        if isinstance(error, OSError):  # such as a full disk
+            drop_output()
         message = " ".join(str(error).split())
         print(f"vanilla {verb}: error: {message}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt as interrupt:
         print(f"vanilla {verb}: {interrupt or 'interrupted'}", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read the output has had enough, as with `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0

@@ -24,6 +24,8 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str]) -> None:
     args = parser().parse_args(argv)
+    if args.space and args.revision:
+        raise ValueError("--space --revision: a Space shows the model on main: push there, or without --space")
 
     from modeling_vanilla.interop.hub import push
     from modeling_vanilla.interop.space import space_files

@@ -166,7 +166,8 @@ def main(argv: Sequence[str]) -> None:
             translations = spread(state, len(lines), translate)
             for translation in translations if speaks else ():
                 if args.scores or args.n_best > 1:
-                    sys.stdout.writelines(f"{score:.4f}\t{as_line(text)}\n" for text, score in translation.n_best)
+                    rows = [f"{score:.4f}\t{as_line(text)}\n" for text, score in translation.n_best]
+                    sys.stdout.writelines(rows + rows[-1:] * (args.n_best - len(rows)))  # as many for each sentence
                 else:
                     sys.stdout.write(as_line(translation.text) + "\n")
             sys.stdout.flush()

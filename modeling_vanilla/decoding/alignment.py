@@ -22,7 +22,8 @@ def cross_attention(
     What each target token looks at in the source when it is predicted: `(layers, heads, T, S)` in float32, a tensor a
     pair, the end tokens included.
     """
-    batch = tokenizer(list(sources), text_target=list(targets), return_tensors="pt", padding=True, verbose=False)
+    batch = tokenizer(list(sources), text_target=list(targets), return_tensors="pt", padding=True, padding_side="right",
+                      verbose=False)  # fmt: skip
     labels = batch["labels"].to(model.device)
     outputs = model(
         input_ids=batch["input_ids"].to(model.device), attention_mask=batch["attention_mask"].to(model.device),

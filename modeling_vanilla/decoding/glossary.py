@@ -25,7 +25,10 @@ class Glossary:
         for term, translation in terms.items():
             if not term.strip() or not translation.strip():
                 raise ValueError(f"glossary: {term!r} and its translation {translation!r} must both be given")
-        self.terms = {_plain(term).strip(): text.strip() for term, text in terms.items()}
+        self.terms: dict[str, str] = {}
+        for term, text in terms.items():
+            if self.terms.setdefault(_plain(term), text.strip()) != text.strip():
+                raise ValueError(f"glossary: two translations for {term!r}: {self.terms[_plain(term)]!r} and {text!r}")
         longest_first = sorted(self.terms, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(_whole_words, longest_first))) if terms else None
 
@@ -34,7 +37,7 @@ class Glossary:
         """A file with a term, a tab and its translation on each line; a ValueError names the line that hasn't both."""
         terms: dict[str, str] = {}
         for term, translation in read_tsv(Path(path), strict=True):
-            term = _plain(term).strip()
+            term = _plain(term)
             if terms.setdefault(term, translation) != translation:
                 raise ValueError(f"{path}: two translations for {term!r}: {terms[term]!r} and {translation!r}")
         return cls(terms)
@@ -47,7 +50,7 @@ class Glossary:
 
 
 def _plain(text: str) -> str:
-    return unicodedata.normalize("NFC", text).casefold()
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
 def _whole_words(term: str) -> str:

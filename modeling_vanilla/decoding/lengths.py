@@ -31,6 +31,8 @@ def length_divisor(length: Any, alpha: float, kind: str = "power") -> Any:
     """
     if kind not in LENGTH_PENALTIES:
         raise ValueError(f"length_penalty_type={kind!r}: must be one of {', '.join(LENGTH_PENALTIES)}")
+    if not math.isfinite(alpha):
+        raise ValueError(f"length_penalty={alpha}: must be a finite number")
     return (length if kind == "power" else (5 + length) / 6) ** alpha
 
 

@@ -92,6 +92,8 @@ class Translator:
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ensemble: Sequence[PreTrainedModel] = ()
     ):
+        if hasattr(model, "get_base_model"):  # an adapter's layers stay in it
+            model = model.get_base_model()
         self.model = model.eval()
         self.tokenizer = tokenizer
         rows = model.get_input_embeddings().num_embeddings
@@ -106,6 +108,8 @@ class Translator:
                     f"an ensemble needs one vocabulary: the models predict {model.lm_head.out_features:,} and "
                     f"{other.lm_head.out_features:,} tokens"
                 )
+            if other.get_input_embeddings().num_embeddings < len(tokenizer):
+                raise ValueError("an ensemble needs one vocabulary: one of the models doesn't read all source tokens")
         self.generation_config = model.generation_config
 
     @classmethod
@@ -219,8 +223,11 @@ class Translator:
             raise ValueError("num_return_sequences is called n_best here")
         if prefixes is not None and len(prefixes) != len(texts):
             raise ValueError(f"{len(prefixes)} prefixes for {len(texts)} texts: there must be as many")
-        if n_best < 1 or (n_best > num_beams and not generate_kwargs.get("do_sample")):
-            raise ValueError(f"n_best={n_best}: must be from 1 to num_beams={num_beams} (or any number with do_sample)")
+        samples = num_beams == 1 and generate_kwargs.get("do_sample", config.do_sample)
+        if n_best < 1 or (n_best > num_beams and not samples):
+            raise ValueError(
+                f"n_best={n_best}: must be from 1 to num_beams={num_beams} (any number with do_sample and num_beams=1)"
+            )
         pieces = [self._pieces(number, text, on_too_long) for number, text in enumerate(texts, start=1)]
         flat = [piece for row in pieces for piece in row]
         sources = self.tokenizer(flat, verbose=False).input_ids if flat else []
@@ -263,8 +270,12 @@ class Translator:
         ids = self._pair_ids(sources, targets)
         results: list[Scored] = [Scored(0.0, ())] * len(sources)
         for indices in self._pair_batches(ids, max_tokens):
-            batch = [self.tokenizer.pad({"input_ids": [side[i] for i in indices]}, return_tensors="pt") for side in ids]
-            batch = [side.to(self.model.device) for side in batch]
+            batch = [
+                self.tokenizer.pad(
+                    {"input_ids": [side[i] for i in indices]}, return_tensors="pt", padding_side="right"
+                ).to(self.model.device)
+                for side in ids
+            ]  # fmt: skip
             labels = self._labels(batch[1]["input_ids"])
             decoded = self.model.model(
                 **batch[0],
@@ -344,10 +355,10 @@ class Translator:
         return bool(mine) or (how.length_penalty_type == "paper" and how.num_beams > 1)
 
     def _can_search(self, how: "Search") -> bool:
-        of_model = self.model.generation_config
-        return not (
-            LEFT_TO_GENERATE & how.generate_kwargs.keys() or of_model.do_sample or of_model.cache_implementation
-        )
+        of_model, given = self.model.generation_config, how.generate_kwargs
+        # Stop strings need the tokenizer, which the library keeps from a search of ours.
+        stops = given.get("stop_strings", of_model.stop_strings)
+        return not (LEFT_TO_GENERATE & given.keys() or of_model.do_sample or of_model.cache_implementation or stops)
 
     def _translate_ids(
         self, sources: list[list[int]], how: "Search", max_tokens: int, progress: bool
@@ -393,6 +404,9 @@ class Translator:
             max_new_tokens(length, how.max_len_a, how.max_len_b) + m
             for length, m in zip(source_lengths, more, strict=True)
         ]
+        configs = [model.config for model in (self.model, *self.ensemble)]
+        rows = [config.max_position_embeddings for config in configs if config.position_encoding == "learned"]
+        limits = [min([limit, *(r - 1 for r in rows)]) for limit in limits]
         settings: dict[str, Any] = {
             "num_beams": num_beams,
             "num_return_sequences": n_best,
@@ -406,6 +420,7 @@ class Translator:
             config = copy.copy(self.model.generation_config)
             config.length_penalty_type = kind if num_beams > 1 else "power"
             settings = config.update(**settings)  # what isn't the config's; it warns of both side by side
+            config.use_cache = True
             prefixes = pad_sequence(
                 [torch.tensor(how.prefixes[i], dtype=torch.long) for i in indices], True, -100
             ).to(device) if how.prefixes else None  # fmt: skip
@@ -421,7 +436,7 @@ class Translator:
             )  # fmt: skip
             ids, scores = output.sequences[:, 1:], output.sequences_scores
             if num_beams == 1:  # generate() takes no length penalty then
-                lengths = (self._labels(ids) != -100).sum(1)
+                lengths = (self._labels(ids, ends) != -100).sum(1)
                 scores = scores * lengths / length_divisor(lengths, length_penalty, kind)
             return ids, scores.tolist()
 
@@ -430,7 +445,12 @@ class Translator:
             *how.generate_kwargs.get("logits_processor", []),
         ]
         encoder_outputs = self.model.get_encoder()(**batch)
+        config = self.model.generation_config
+        ends = settings.get("eos_token_id", config.eos_token_id)
+        if settings.get("stop_strings", config.stop_strings):
+            settings.setdefault("tokenizer", self.tokenizer)
         output = self.model.generate(
+            batch["input_ids"],  # which some logits processors look at
             encoder_outputs=BaseModelOutput(last_hidden_state=encoder_outputs.last_hidden_state),
             attention_mask=batch["attention_mask"],
             **settings,
@@ -438,7 +458,7 @@ class Translator:
         ids = output.sequences[:, 1:]
         if "sequences_scores" in output:
             return ids, output.sequences_scores.tolist()
-        labels = self._labels(ids)
+        labels = self._labels(ids, ends if isinstance(ends, list) else [ends])
         decoded = self.model.model(
             attention_mask=batch["attention_mask"],
             encoder_outputs=(encoder_outputs.last_hidden_state,),
@@ -448,10 +468,11 @@ class Translator:
         log_probs = token_log_probs(decoded.last_hidden_state, self.model.lm_head, labels).sum(1)
         return ids, (log_probs / length_divisor((labels != -100).sum(1), length_penalty, kind)).tolist()
 
-    def _labels(self, ids: torch.Tensor) -> torch.Tensor:
-        """The ids with everything after the first end token turned to -100: padding."""
-        ended = (ids == self.tokenizer.eos_token_id).cumsum(1) - (ids == self.tokenizer.eos_token_id).long()
-        return ids.masked_fill(ended > 0, -100)
+    def _labels(self, ids: torch.Tensor, ends: Sequence[int] = ()) -> torch.Tensor:
+        """The ids with all after the first end token, and padding after another kind of end, turned to -100."""
+        is_end = torch.isin(ids, torch.tensor([self.tokenizer.eos_token_id, *ends], device=ids.device))
+        padding = (ids != self.tokenizer.pad_token_id).flip(1).cumsum(1).flip(1) == 0
+        return ids.masked_fill((is_end.cumsum(1) > is_end) | (padding & ~is_end), -100)
 
 
 @dataclass
@@ -492,7 +513,7 @@ def _join(pieces: list[Translation]) -> Translation:
         return pieces[0]
     if not pieces:
         return NOTHING
-    ranks = zip(*(piece.n_best for piece in pieces), strict=True)
+    ranks = zip(*(piece.n_best for piece in pieces), strict=False)  # as many as every piece has
     n_best = tuple(
         (join_pieces([text for text, _ in rank]), sum(score for _, score in rank) / len(rank)) for rank in ranks
     )

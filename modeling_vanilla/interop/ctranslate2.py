@@ -147,6 +147,8 @@ class CTranslate2Translator(Translator):
         results: list[Translation] = [NOTHING] * len(sources)
 
         def run(indices: Sequence[int], limit: int) -> None:
+            if limit < 1:  # the end token alone, which the engine takes for a mistake
+                return
             found = self.engine.translate_batch(
                 [self.tokenizer.convert_ids_to_tokens(sources[i]) for i in indices],
                 beam_size=how.num_beams,

@@ -175,6 +175,7 @@ def test_terms_are_found_as_whole_words_the_longest_first():
     assert glossary.translations("ice cream and ice and ice") == ["Eiskrem", "Eis"]
     assert glossary.translations("一只狗跑") == ["dog"]
     assert glossary.translations("in C++.") == ["C++"]
+    assert glossary.translations("ice   cream") == ["Eiskrem"]
     assert Glossary({}).translations("ice") == []
 
 
@@ -190,6 +191,8 @@ def test_a_glossary_file(tmp_path):
         Glossary.read(file)
     with pytest.raises(ValueError, match="must both be given"):
         Glossary({"dog": " "})
+    with pytest.raises(ValueError, match="two translations for 'us'"):
+        Glossary({"US": "USA", "us": "uns"})
 
 
 @pytest.mark.parametrize("num_beams", [2, 4, 8])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from modeling_vanilla.decoding import Translation, Translator
-from modeling_vanilla.decoding.translator import as_line
+from modeling_vanilla.decoding.translator import _join, as_line
 from tests.fixtures import corpus
 
 SOURCES = [source for source, _ in corpus(2, 2700, 182)]
@@ -155,3 +155,99 @@ def test_a_folder_without_a_model_is_named(tmp_path, what):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=what):
         Translator.from_pretrained(tmp_path / what)
+
+
+# What callers and models may ask for ----------------------------------------------------------------------------------
+
+
+def texts_of(translations) -> list[str]:
+    return [translation.text for translation in translations]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_model_that_was_saved_without_cache_translates(translator, monkeypatch, num_beams):
+    expected = texts_of(translator.translate(SOURCES, num_beams=num_beams))
+    monkeypatch.setattr(translator.generation_config, "use_cache", False)
+    assert texts_of(translator.translate(SOURCES, num_beams=num_beams)) == expected
+
+
+def test_what_looks_at_the_source_does_on_the_librarys_path_too(translator):
+    """`use_cache=False` leaves the search to the library."""
+    settings = {"num_beams": 1, "encoder_repetition_penalty": 3.0}
+    expected = texts_of(translator.translate(SOURCES, **settings))
+    assert expected != texts_of(translator.translate(SOURCES, num_beams=1))
+    assert texts_of(translator.translate(SOURCES, use_cache=False, **settings)) == expected
+
+
+def test_an_assistant_drafts(translator):
+    expected = texts_of(translator.translate(SOURCES[:3], num_beams=1))
+    drafted = [translator.translate([x], num_beams=1, assistant_model=translator.model)[0].text for x in SOURCES[:3]]
+    assert drafted == expected
+
+
+def test_scores_and_alignments_do_not_depend_on_the_side_of_padding(translator, monkeypatch):
+    said = [translation.text for translation in translator.translate(SOURCES)]
+    totals, aligned = [one.total for one in translator.score(SOURCES, said)], translator.align(SOURCES, said)
+    monkeypatch.setattr(translator.tokenizer, "padding_side", "left")
+    assert [one.total for one in translator.score(SOURCES, said)] == pytest.approx(totals, abs=1e-4)
+    assert translator.align(SOURCES, said) == aligned
+
+
+@pytest.mark.parametrize("settings", [{}, {"use_cache": False}], ids=["our search", "the library's"])
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_another_end_gives_the_scores_of_each_sentence_alone(translator, settings, num_beams):
+    """What follows that end in a batch is padding, not text."""
+    another = translator.tokenizer(translator.translate(SOURCES[:1])[0].text).input_ids[2]
+    settings = {"num_beams": num_beams, "eos_token_id": [2, another], **settings}
+    together = translator.translate(SOURCES, **settings)
+    for source, translation in zip(SOURCES, together, strict=True):
+        (alone,) = translator.translate([source], **settings)
+        assert (alone.text, alone.score) == (translation.text, pytest.approx(translation.score, abs=1e-4))
+
+
+@pytest.mark.parametrize("of_model", [False, True])
+@pytest.mark.parametrize("cached", [{}, {"use_cache": False}], ids=["our search", "the library's"])
+def test_a_word_may_be_the_end(translator, monkeypatch, of_model, cached):
+    word = translator.translate(SOURCES[:1])[0].text.split()[1]
+    batch = translator.tokenizer(SOURCES[:1], return_tensors="pt")
+    given = {"num_beams": 1, "stop_strings": [word], "tokenizer": translator.tokenizer}
+    expected = translator.tokenizer.batch_decode(translator.model.generate(**batch, **given), skip_special_tokens=True)
+    assert expected[0].endswith(word)
+    if of_model:
+        monkeypatch.setattr(translator.generation_config, "stop_strings", [word])
+        given = {"num_beams": 1}
+    assert texts_of(translator.translate(SOURCES[:1], **given, **cached)) == expected
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_length_penalty_that_is_no_number_is_refused(translator, value):
+    with pytest.raises(ValueError, match="must be a finite number"):
+        translator.translate(SOURCES[:1], length_penalty=value)
+
+
+def test_a_text_in_pieces_has_as_many_hypotheses_as_every_piece():
+    pieces = [Translation("a", -1.0, (("a", -1.0), ("b", -2.0))), Translation("c", -3.0, (("c", -3.0),))]
+    assert _join(pieces).n_best == (("a c", -2.0),)
+
+
+def test_samples_may_be_more_than_beams_where_there_are_none(translator):
+    torch.manual_seed(0)
+    assert len(translator.translate(SOURCES[:1], num_beams=1, do_sample=True, n_best=6)[0].n_best) == 6
+    with pytest.raises(ValueError, match="any number with do_sample and num_beams=1"):
+        translator.translate(SOURCES[:1], num_beams=4, do_sample=True, n_best=6)
+
+
+def test_an_ensemble_reads_all_source_tokens(translator, lively):
+    V = translator.model.config.vocab_size
+    other = lively(vocab_size=20, decoder_vocab_size=V, tied_embeddings="none")
+    with pytest.raises(ValueError, match="doesn't read all source tokens"):
+        Translator(translator.model, translator.tokenizer, [other])
+
+
+def test_learned_positions_are_as_many_as_there_are(translator, lively):
+    V = translator.model.config.vocab_size
+    changes = {"position_encoding": "learned", "max_position_embeddings": 20, "pad_token_id": 0, "bos_token_id": 1}
+    model = lively(vocab_size=V, decoder_vocab_size=V, eos_token_id=2, **changes)
+    model.lm_head.bias.data[2] = -30  # never ends by itself
+    for num_beams in (1, 3):
+        assert Translator(model, translator.tokenizer).translate(SOURCES[:2], num_beams=num_beams)[0].text

@@ -132,6 +132,11 @@ def test_a_space_of_the_model_goes_up_beside_it(hub, folder, capsys):
     assert "model.safetensors" in hub.files("me/en-de")
 
 
+def test_a_space_of_another_revision_is_refused(hub, folder, capsys):
+    """Its page loads main, where the model would not be."""
+    assert "--space --revision" in one_line_error(capsys, folder, "en-de", "--revision", "v2", "--space")
+
+
 def test_a_space_goes_up_as_it_is(hub, tmp_path):
     for name in ("app.py", "README.md", "pictures/a.svg", "secret.pkl", ".env", "__pycache__/app.pyc"):
         (tmp_path / "space" / name).parent.mkdir(parents=True, exist_ok=True)

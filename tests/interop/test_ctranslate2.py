@@ -142,3 +142,9 @@ def test_without_the_extra_it_says_how_to_get_it(trained, tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(ValueError, match=r"vanilla-transformer\[ctranslate2\]"):
         ours.convert(trained, tmp_path / "ct2")
+
+
+def test_no_room_for_words_is_an_empty_translation(converted):
+    assert [t.text for t in Translator.from_pretrained(converted).translate(SOURCES[:2], max_len_a=0, max_len_b=0)] == [
+        "", "",
+    ]  # fmt: skip

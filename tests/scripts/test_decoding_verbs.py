@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -172,3 +174,19 @@ def test_what_a_comparison_or_saving_lacks_is_known_before_translating(trained, 
 def test_a_figure_is_saved_under_the_name_that_training_gives_the_file():
     assert evaluate.data_set_name("x/test_2016.lc.norm.tok.en.gz") == "test_2016.lc.norm.tok"
     assert evaluate.data_set_name("test.en") == "test"
+
+
+def test_as_many_hypotheses_for_every_line(trained, tmp_path, capfd):
+    (tmp_path / "some.en").write_text(f"{SOURCES[0]}\n\n{SOURCES[1]}\n \n", encoding="utf-8")
+    assert translate.run([str(trained), str(tmp_path / "some.en"), "--n_best", "3"]) == 0
+    rows = lines(capfd)
+    assert len(rows) == 12
+    assert rows[3:6] == ["0.0000\t"] * 3
+
+
+def test_a_full_disk_is_one_line(trained, files):
+    words = [sys.executable, "-m", "modeling_vanilla.scripts.main", "translate", str(trained), str(files[0])]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == ["vanilla translate: error: [Errno 28] No space left on device"]

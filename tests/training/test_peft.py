@@ -121,6 +121,11 @@ def test_the_translator_loads_an_adapters_folder(trained, fine_tuned):
     said = tokenizer.decode(ids, skip_special_tokens=True)
     assert Translator.from_pretrained(folder).translate([source])[0].text == said
     assert Translator.from_pretrained(trained).translate([source])[0].text != said
+    adapted = Translator(model, tokenizer)
+    assert adapted.translate([source])[0].text == said
+    assert adapted.score([source], [said])[0].total == pytest.approx(
+        Translator.from_pretrained(folder).score([source], [said])[0].total, abs=1e-3
+    )
 
 
 def test_unloaded_it_is_the_model_from_before(trained, fine_tuned, batch):
