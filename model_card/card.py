@@ -166,7 +166,7 @@ def _energy(facts: dict[str, Any]) -> str:
     """An upper estimate, or that there is none."""
     power = facts.get("power")
     if not power:
-        return "unknown, as the power that the hardware takes is"
+        return "unknown: this machine doesn't report its power"
     kilowatt_hours = power["watts"] * facts["seconds"] / 3.6e6
     part = " Only the time above is counted." if facts.get("resumed_at") else ""
     return (

@@ -15,7 +15,8 @@ def describe(device: torch.device, processes: int) -> str:
     """What the run computed on, in one line."""
     if device.type == "cuda":
         return f"{processes} × {torch.cuda.get_device_name(device)}"
-    return f"{processes} × CPU, {torch.get_num_threads()} threads, {platform.processor() or platform.machine()}"
+    threads = f"{torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
+    return f"{processes} × CPU, {threads}, {platform.processor() or platform.machine()}"
 
 
 def power(device: torch.device, processes: int) -> dict[str, Any] | None:

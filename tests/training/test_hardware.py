@@ -57,4 +57,4 @@ def test_power_of_gpus_is_their_limit(monkeypatch, answer, watts):
 
 
 def test_describes_processors_by_threads():
-    assert hardware.describe(CPU, 2).startswith(f"2 × CPU, {torch.get_num_threads()} threads, ")
+    assert hardware.describe(CPU, 2).startswith(f"2 × CPU, {torch.get_num_threads()} thread")
