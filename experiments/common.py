@@ -51,6 +51,10 @@ class Options:
         values = {"small": small, "full": full, "published": full if published is None else published}
         return values[self.size]
 
+    def runs(self) -> str:
+        """The seeds, in words."""
+        return f"seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
+
     def pairs(self) -> dict[str, Any]:
         """The settings of text: Multi30k English-German, or the built-in corpus, which is Chinese-English."""
         if self.data is None:

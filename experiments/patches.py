@@ -45,7 +45,7 @@ def run(options: Options) -> Report:
         f"has most ink gets {100 * share:.0f} % of the pooled output's attention (50 % would be no preference; mean of "
         f"{len(images)} images)."
     )
-    return Report([(header, rows)], figure, found, f"scikit-learn's 1,797 digits, {len(options.seeds)} seeds a row")
+    return Report([(header, rows)], figure, found, f"scikit-learn's 1,797 digits, {options.runs()}")
 
 
 @torch.no_grad()

@@ -107,4 +107,4 @@ def run(options: Options) -> Report:
         "BLEU",
     )
     what = "Multi30k en-de, test_2016_flickr" if options.data else "the built-in corpus"
-    return Report([(header, table)], figure, found, f"{what}, {len(options.seeds)} seeds a row")
+    return Report([(header, table)], figure, found, f"{what}, {options.runs()}")
