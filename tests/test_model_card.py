@@ -25,7 +25,7 @@ FACTS = {
     "splits": {"train": 10, "test": 1234},
     "parameters": 1234567,
     "config": {"d_model": 16},
-    "settings": {"seed": 1, "output_dir": "/home/me/secret"},
+    "settings": {"seed": 1, "output_dir": "/elsewhere/secret"},
     "hyperparameters": {"seed": 7, "adam_beta2": 0.98},
     "updates": 1000,
     "seconds": 90.0,
@@ -138,7 +138,7 @@ def test_a_model_that_began_with_another_says_so(tmp_path):
 
 
 def test_paths_of_the_machine_that_trained_are_not_shown(tmp_path):
-    text = text_of(tmp_path, settings={"init_from": "/home/me/first", "tokenizer_name_or_path": "/home/me/words"})
+    text = text_of(tmp_path, settings={"init_from": "/elsewhere/first", "tokenizer_name_or_path": "/elsewhere/words"})
     assert "Fine-tuned from first" in text
     assert "| tokenizer_name_or_path | words |" in text
     assert "/home" not in text
