@@ -52,7 +52,9 @@ def decoding_settings(args: argparse.Namespace) -> dict[str, Any]:
     names = ("num_beams", "length_penalty", "length_penalty_type", "max_len_a", "max_len_b")
     settings = {name: getattr(args, name) for name in names}
     if args.early_stopping is not None:
-        settings["early_stopping"] = {"true": True, "false": False}.get(args.early_stopping, args.early_stopping)
+        from modeling_vanilla.decoding.lengths import EARLY_STOPPING
+
+        settings["early_stopping"] = EARLY_STOPPING[args.early_stopping]
     return settings
 
 

@@ -11,6 +11,8 @@ from transformers import LogitsProcessor
 
 SENTENCE_ENDS = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？；])\s*")
 LENGTH_PENALTIES = ("power", "paper")
+# How a beam search may end, as one writes it and as `generate()` takes it.
+EARLY_STOPPING = {"true": True, "false": False, "never": "never"}
 WORD_ENDS = re.compile(r"\s+|(?<=[，、：])")
 
 
@@ -108,4 +110,12 @@ def join_pieces(pieces: Sequence[str]) -> str:
     return text
 
 
-__all__ = ["LENGTH_PENALTIES", "MaxLengthPerSource", "join_pieces", "length_divisor", "max_new_tokens", "split_text"]
+__all__ = [
+    "EARLY_STOPPING",
+    "LENGTH_PENALTIES",
+    "MaxLengthPerSource",
+    "join_pieces",
+    "length_divisor",
+    "max_new_tokens",
+    "split_text",
+]

@@ -19,7 +19,7 @@ from transformers import HfArgumentParser
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.data.arguments import DataArguments
-from modeling_vanilla.decoding.lengths import LENGTH_PENALTIES
+from modeling_vanilla.decoding.lengths import EARLY_STOPPING, LENGTH_PENALTIES
 from modeling_vanilla.evaluation.metrics import DEFAULT_MEASURES, MEASURES, measure
 from modeling_vanilla.training.arguments import VanillaTrainingArguments, has_fast_bf16
 from modeling_vanilla.training.initial import CHANGEABLE, differences, initial_config
@@ -113,7 +113,7 @@ class ModelArguments:
         metadata={
             "help": "Its beam search ends with as many translations as beams (true), when a better one is unlikely "
             "(false, the library's default), or when none can come (never).",
-            "choices": ("true", "false", "never"),
+            "choices": tuple(EARLY_STOPPING),
         },
     )
     measures: list[str] = field(

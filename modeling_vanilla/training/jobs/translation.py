@@ -4,7 +4,7 @@ from datasets import DatasetDict
 from transformers import PreTrainedModel
 
 from modeling_vanilla.data import FilterReport, PairTexts, load_corpus, prepare_pairs
-from modeling_vanilla.decoding.lengths import max_new_tokens
+from modeling_vanilla.decoding.lengths import EARLY_STOPPING, max_new_tokens
 from modeling_vanilla.decoding.translator import Translator, as_line
 from modeling_vanilla.evaluation.metrics import corpus_scores, generation_metrics, tokenize_option
 from modeling_vanilla.modeling_vanilla import VanillaForConditionalGeneration
@@ -39,7 +39,7 @@ class Translation(Job):
         for name in ("num_beams", "length_penalty", "length_penalty_type", "early_stopping"):
             if name in self.recipe.settings or not self.recipe.model.init_from:  # a trained model brings its own
                 value = getattr(self.recipe.model, name)
-                setattr(search, name, {"true": True, "false": False}.get(value, value))
+                setattr(search, name, EARLY_STOPPING.get(value, value))
         if search.num_beams == 1:  # greedy search has no use for them, and the library saves no such pair
             search.length_penalty = search.early_stopping = None
         search.validate(strict=True)  # as saving does, when there is a model to lose
