@@ -131,8 +131,9 @@ def main(argv: Sequence[str]) -> None:
 
     from modeling_vanilla.data.text_files import read_lines
     from modeling_vanilla.decoding.alignment import pharaoh
+    from modeling_vanilla.decoding.engines import engine_of
     from modeling_vanilla.decoding.glossary import Glossary
-    from modeling_vanilla.decoding.translator import Translator, as_line, engine_of
+    from modeling_vanilla.decoding.translator import Translator, as_line
 
     hide_progress_bars()
     glossary = Glossary.read(args.glossary) if args.glossary else None

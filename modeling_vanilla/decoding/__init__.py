@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from modeling_vanilla.decoding.glossary import Glossary
-    from modeling_vanilla.decoding.translator import Scored, Translation, Translator
+    from modeling_vanilla.decoding.scoring import Scored
+    from modeling_vanilla.decoding.translator import Translation, Translator
 
 __all__ = ["Glossary", "Scored", "Translation", "Translator"]
 
@@ -13,6 +14,6 @@ def __getattr__(name: str) -> Any:
     """The names above, imported when asked for: `import modeling_vanilla` needs the search, and not datasets."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from modeling_vanilla.decoding import glossary, translator
+    from modeling_vanilla.decoding import glossary, scoring, translator
 
-    return getattr(glossary if name == "Glossary" else translator, name)
+    return getattr({"Glossary": glossary, "Scored": scoring}.get(name, translator), name)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from modeling_vanilla.decoding.scoring import pair_batches, pair_ids
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -48,7 +50,7 @@ def words(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 def align(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sources: Sequence[str], targets: Sequence[str],
-    layer: int | None = None,
+    layer: int | None = None, max_tokens: int = 8192,
 ) -> list[Alignment]:  # fmt: skip
     """
     For each target word the source word that its tokens look at most, in the mean over the heads of a decoder layer.
@@ -56,26 +58,34 @@ def align(
     Args:
         layer: counted from 0, or from the end by negative numbers. Default: the last but one, which aligns best (Garg
             et al. 2019, arXiv 1909.02074), or the only one.
+        max_tokens: padded positions a side that a batch holds at most.
+
+    Raises:
+        ValueError: when the two differ in number, or there is no such decoder layer.
     """
-    results: list[Alignment] = []
-    for source, target, attention in zip(
-        sources, targets, cross_attention(model, tokenizer, sources, targets), strict=True
-    ):
-        depth = len(attention)
-        chosen = (-2 if depth > 1 else -1) if layer is None else layer
-        if not -depth <= chosen < depth:
-            raise ValueError(f"layer={chosen}: the decoder has {depth} layers, from 0 to {depth - 1}")
-        weights = attention[chosen].mean(0)  # (T, S)
-        S, T = (torch.tensor(words(text, tokenizer), device=weights.device) for text in (source, target))
-        if (S < 0).all() or (T < 0).all():
-            results.append(())
-            continue
-        to_words = torch.zeros(len(T), int(S.max()) + 1, device=weights.device)
-        to_words.index_add_(1, S[S >= 0], weights[:, S >= 0])
-        of_words = torch.zeros(int(T.max()) + 1, to_words.shape[1], device=weights.device)
-        of_words.index_add_(0, T[T >= 0], to_words[T >= 0])
-        results.append(tuple((int(s), t) for t, s in enumerate(of_words.argmax(1))))
+    results: list[Alignment] = [()] * len(sources)
+    for indices in pair_batches(pair_ids(tokenizer, sources, targets), max_tokens):
+        texts = [[side[i] for i in indices] for side in (sources, targets)]
+        for index, attention in zip(indices, cross_attention(model, tokenizer, *texts), strict=True):
+            depth = len(attention)
+            chosen = (-2 if depth > 1 else -1) if layer is None else layer
+            if not -depth <= chosen < depth:
+                raise ValueError(f"layer={chosen}: the decoder has {depth} layers, from 0 to {depth - 1}")
+            of = (words(side[index], tokenizer) for side in (sources, targets))
+            results[index] = of_words(attention[chosen].mean(0), *of)
     return results
+
+
+def of_words(weights: torch.Tensor, source: list[int], target: list[int]) -> Alignment:
+    """The alignment by attention `(T, S)` of tokens, which belong to the words that `words` says."""
+    S, T = (torch.tensor(numbers, device=weights.device) for numbers in (source, target))
+    if (S < 0).all() or (T < 0).all():
+        return ()
+    columns = torch.zeros(len(T), int(S.max()) + 1, device=weights.device)
+    columns.index_add_(1, S[S >= 0], weights[:, S >= 0])
+    rows = torch.zeros(int(T.max()) + 1, columns.shape[1], device=weights.device)
+    rows.index_add_(0, T[T >= 0], columns[T >= 0])
+    return tuple((int(s), t) for t, s in enumerate(rows.argmax(1)))
 
 
 def pharaoh(alignment: Alignment) -> str:

@@ -1,11 +1,82 @@
 """The probability of given translations."""
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from modeling_vanilla.data.batching import TokenBatchSampler
 from modeling_vanilla.loss import tokens_per_chunk
+
+
+class Scored(NamedTuple):
+    """The log-probability of a given translation, and of each of its tokens, the end token included, in nats."""
+
+    total: float
+    tokens: tuple[tuple[str, float], ...]
+
+
+@torch.inference_mode()
+def score(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    max_tokens: int = 8192,
+) -> list[Scored]:
+    """`Translator.score`, of a model and its tokenizer."""
+    ids = pair_ids(tokenizer, sources, targets)
+    results: list[Scored] = [Scored(0.0, ())] * len(sources)
+    for indices in pair_batches(ids, max_tokens):
+        batch = [
+            tokenizer.pad({"input_ids": [side[i] for i in indices]}, return_tensors="pt", padding_side="right").to(
+                model.device
+            )
+            for side in ids
+        ]
+        labels = up_to_end(batch[1]["input_ids"], tokenizer)
+        decoded = model.model(
+            **batch[0],
+            decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels),
+            use_cache=False,
+        )
+        log_probs = token_log_probs(decoded.last_hidden_state, model.lm_head, labels)
+        for row, index in zip(log_probs.tolist(), indices, strict=True):
+            tokens = tokenizer.convert_ids_to_tokens(ids[1][index])
+            pairs = tuple(zip(tokens, row[: len(tokens)], strict=True))
+            results[index] = Scored(sum(value for _, value in pairs), pairs)
+    return results
+
+
+def pair_ids(
+    tokenizer: PreTrainedTokenizerBase, sources: Sequence[str], targets: Sequence[str]
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Token ids of both sides; a `ValueError` where they differ in number."""
+    if isinstance(sources, str) or isinstance(targets, str):
+        raise ValueError("sources and targets are lists of strings, one string a sentence")
+    if len(sources) != len(targets):
+        raise ValueError(f"{len(sources)} sources but {len(targets)} targets: there must be as many")
+    if not sources:
+        return [], []
+    encoded = tokenizer(list(sources), text_target=list(targets), verbose=False)
+    return encoded["input_ids"], encoded["labels"]
+
+
+def pair_batches(ids: tuple[list[list[int]], list[list[int]]], max_tokens: int) -> Iterable[list[int]]:
+    """The indices of batches of at most `max_tokens` padded positions a side, unless one pair alone has more."""
+    sources, targets = ([len(row) for row in side] for side in ids)
+    if not sources:
+        return []
+    return TokenBatchSampler(sources, targets, max(max_tokens, *sources, *targets), shuffle=False)
+
+
+def up_to_end(ids: torch.Tensor, tokenizer: PreTrainedTokenizerBase, ends: Sequence[int] = ()) -> torch.Tensor:
+    """Labels: the ids `(B, T)` with all after the first end token, and padding after other ends, turned to -100."""
+    is_end = torch.isin(ids, torch.tensor([tokenizer.eos_token_id, *ends], device=ids.device))
+    padding = (ids != tokenizer.pad_token_id).flip(1).cumsum(1).flip(1) == 0
+    return ids.masked_fill((is_end.cumsum(1) > is_end) | (padding & ~is_end), -100)
 
 
 @torch.no_grad()
@@ -32,4 +103,4 @@ def token_log_probs(
     return log_probs
 
 
-__all__ = ["token_log_probs"]
+__all__ = ["Scored", "pair_batches", "pair_ids", "score", "token_log_probs", "up_to_end"]

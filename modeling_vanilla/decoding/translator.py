@@ -3,23 +3,24 @@
 import copy
 import importlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
 from modeling_vanilla.data.batching import TokenBatchSampler
 from modeling_vanilla.data.tokenizer import tokenizer_digest
 from modeling_vanilla.decoding.alignment import Alignment, align
 from modeling_vanilla.decoding.constraints import NEVER, Constraints
+from modeling_vanilla.decoding.engines import OTHER_ENGINES, engine_of, load_model
 from modeling_vanilla.decoding.glossary import Glossary, goes_on, phrase_ids
 from modeling_vanilla.decoding.lengths import (
     MaxLengthPerSource,
@@ -29,7 +30,7 @@ from modeling_vanilla.decoding.lengths import (
     split_text,
 )
 from modeling_vanilla.decoding.packing import packed
-from modeling_vanilla.decoding.scoring import token_log_probs
+from modeling_vanilla.decoding.scoring import Scored, score, token_log_probs, up_to_end
 from modeling_vanilla.decoding.search import Member, search
 
 
@@ -49,13 +50,6 @@ class Translation:
     n_best: tuple[tuple[str, float], ...]
 
 
-class Scored(NamedTuple):
-    """The log-probability of a given translation, and of each of its tokens, the end token included, in nats."""
-
-    total: float
-    tokens: tuple[tuple[str, float], ...]
-
-
 def as_line(text: str) -> str:
     """A translation on one line: a model may well write a line break."""
     return re.sub(r"[\r\n]+", " ", text)
@@ -68,12 +62,6 @@ LEFT_TO_GENERATE = {
     "penalty_alpha", "prompt_lookup_num_tokens", "streamer", "use_cache",
 }  # fmt: skip
 NOTHING = Translation("", 0.0, (("", 0.0),))
-OTHER_ENGINES = {"ctranslate2": "model.bin", "onnx": "export.json"}  # and the file by which their folders are known
-
-
-def engine_of(name_or_path: str | Path) -> Any:
-    """The engine whose format a folder holds: ours, unless `vanilla convert` wrote it for another."""
-    return next((name for name, file in OTHER_ENGINES.items() if (Path(name_or_path) / file).is_file()), "vanilla")
 
 
 class Translator:
@@ -255,7 +243,6 @@ class Translator:
             position += len(row)
         return results
 
-    @torch.inference_mode()
     def score(self, sources: Sequence[str], targets: Sequence[str], *, max_tokens: int = 8192) -> list[Scored]:
         """
         The log-probabilities (nats) of given translations, in order; their sum is minus the model's summed NLL.
@@ -267,27 +254,7 @@ class Translator:
         Raises:
             ValueError: when the two differ in number.
         """
-        ids = self._pair_ids(sources, targets)
-        results: list[Scored] = [Scored(0.0, ())] * len(sources)
-        for indices in self._pair_batches(ids, max_tokens):
-            batch = [
-                self.tokenizer.pad(
-                    {"input_ids": [side[i] for i in indices]}, return_tensors="pt", padding_side="right"
-                ).to(self.model.device)
-                for side in ids
-            ]  # fmt: skip
-            labels = self._labels(batch[1]["input_ids"])
-            decoded = self.model.model(
-                **batch[0],
-                decoder_input_ids=self.model.prepare_decoder_input_ids_from_labels(labels),
-                use_cache=False,
-            )
-            log_probs = token_log_probs(decoded.last_hidden_state, self.model.lm_head, labels)
-            for row, index in zip(log_probs.tolist(), indices, strict=True):
-                tokens = self.tokenizer.convert_ids_to_tokens(ids[1][index])
-                pairs = tuple(zip(tokens, row[: len(tokens)], strict=True))
-                results[index] = Scored(sum(value for _, value in pairs), pairs)
-        return results
+        return score(self.model, self.tokenizer, sources, targets, max_tokens)
 
     def align(
         self, sources: Sequence[str], targets: Sequence[str], *, layer: int | None = None, max_tokens: int = 8192
@@ -298,31 +265,7 @@ class Translator:
         Raises:
             ValueError: when the two differ in number, or there is no such decoder layer.
         """
-        ids = self._pair_ids(sources, targets)
-        results: list[Alignment] = [()] * len(sources)
-        for indices in self._pair_batches(ids, max_tokens):
-            some_sources, some_targets = ([side[i] for i in indices] for side in (sources, targets))
-            found = align(self.model, self.tokenizer, some_sources, some_targets, layer)
-            for index, alignment in zip(indices, found, strict=True):
-                results[index] = alignment
-        return results
-
-    def _pair_ids(self, sources: Sequence[str], targets: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
-        if isinstance(sources, str) or isinstance(targets, str):
-            raise ValueError("sources and targets are lists of strings, one string a sentence")
-        if len(sources) != len(targets):
-            raise ValueError(f"{len(sources)} sources but {len(targets)} targets: there must be as many")
-        if not sources:
-            return [], []
-        encoded = self.tokenizer(list(sources), text_target=list(targets), verbose=False)
-        return encoded["input_ids"], encoded["labels"]
-
-    @staticmethod
-    def _pair_batches(ids: tuple[list[list[int]], list[list[int]]], max_tokens: int) -> Iterable[list[int]]:
-        sources, targets = ([len(row) for row in side] for side in ids)
-        if not sources:
-            return []
-        return TokenBatchSampler(sources, targets, max(max_tokens, *sources, *targets), shuffle=False)
+        return align(self.model, self.tokenizer, sources, targets, layer, max_tokens)
 
     def _pieces(self, number: int, text: str, on_too_long: str) -> list[str]:
         if not text.strip():
@@ -436,7 +379,7 @@ class Translator:
             )  # fmt: skip
             ids, scores = output.sequences[:, 1:], output.sequences_scores
             if num_beams == 1:  # generate() takes no length penalty then
-                lengths = (self._labels(ids, ends) != -100).sum(1)
+                lengths = (up_to_end(ids, self.tokenizer, ends) != -100).sum(1)
                 scores = scores * lengths / length_divisor(lengths, length_penalty, kind)
             return ids, scores.tolist()
 
@@ -458,7 +401,7 @@ class Translator:
         ids = output.sequences[:, 1:]
         if "sequences_scores" in output:
             return ids, output.sequences_scores.tolist()
-        labels = self._labels(ids, ends if isinstance(ends, list) else [ends])
+        labels = up_to_end(ids, self.tokenizer, ends if isinstance(ends, list) else [ends])
         decoded = self.model.model(
             attention_mask=batch["attention_mask"],
             encoder_outputs=(encoder_outputs.last_hidden_state,),
@@ -467,12 +410,6 @@ class Translator:
         )
         log_probs = token_log_probs(decoded.last_hidden_state, self.model.lm_head, labels).sum(1)
         return ids, (log_probs / length_divisor((labels != -100).sum(1), length_penalty, kind)).tolist()
-
-    def _labels(self, ids: torch.Tensor, ends: Sequence[int] = ()) -> torch.Tensor:
-        """The ids with all after the first end token, and padding after another kind of end, turned to -100."""
-        is_end = torch.isin(ids, torch.tensor([self.tokenizer.eos_token_id, *ends], device=ids.device))
-        padding = (ids != self.tokenizer.pad_token_id).flip(1).cumsum(1).flip(1) == 0
-        return ids.masked_fill((is_end.cumsum(1) > is_end) | (padding & ~is_end), -100)
 
 
 @dataclass
@@ -490,23 +427,6 @@ class Search:
     phrases: list[list[list[int]]] = field(default_factory=list)
 
 
-def load_model(
-    name_or_path: str | Path, dtype: str | torch.dtype = "auto", **kwargs: Any
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A translation model and its tokenizer; a `ValueError` of one line where there is none."""
-    path = Path(name_or_path)
-    if (engine := engine_of(path)) != "vanilla":
-        raise ValueError(f"{path}: holds a model for engine {engine!r}, not ours: give the one it was converted from")
-    if path.is_dir() and not any((path / name).is_file() for name in ("config.json", "adapter_config.json")):
-        raise ValueError(f"{path}: no model there (config.json is missing); give a folder that `vanilla train` wrote")
-    try:
-        model = AutoModelForSeq2SeqLM.from_pretrained(name_or_path, dtype=dtype, **{"use_safetensors": True} | kwargs)
-        return model, AutoTokenizer.from_pretrained(name_or_path, **kwargs)
-    except Exception as error:  # whatever a spoiled file makes the libraries raise
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ValueError(f"{name_or_path}: can't load a model from there: {first}") from error
-
-
 def _join(pieces: list[Translation]) -> Translation:
     """The translation of a text that was cut into pieces; its score is the mean of theirs."""
     if len(pieces) == 1:
@@ -520,4 +440,4 @@ def _join(pieces: list[Translation]) -> Translation:
     return Translation(*n_best[0], n_best)
 
 
-__all__ = ["Scored", "Search", "Translation", "Translator", "as_line", "engine_of", "load_model"]
+__all__ = ["Search", "Translation", "Translator", "as_line"]

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
-from modeling_vanilla.decoding.translator import load_model
+from modeling_vanilla.decoding.engines import load_model
 
 
 def read_model(name_or_path: str | Path, dtype: str = "float32") -> tuple[Any, Any]:

@@ -126,8 +126,10 @@ class CTranslate2Translator(Translator):
         self.engine, self.tokenizer, self.generation_config = engine, tokenizer, generation_config
         self.workers = max(engine.num_translators, 1)
 
-    def _pair_ids(self, sources: Sequence[str], targets: Sequence[str]) -> NoReturn:
+    def score(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise ValueError("ctranslate2 neither scores nor aligns given translations: use engine='vanilla'")
+
+    align = score
 
     def _must_search(self, how: Search) -> bool:
         if any(how.prefixes) or any(how.phrases) or (how.length_penalty_type != "power" and how.num_beams > 1):

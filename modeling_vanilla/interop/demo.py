@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modeling_vanilla.decoding.alignment import picture
+from modeling_vanilla.decoding.engines import engine_of
 from modeling_vanilla.decoding.lengths import join_pieces, split_text
-from modeling_vanilla.decoding.translator import Translator, engine_of
+from modeling_vanilla.decoding.translator import Translator
 
 if TYPE_CHECKING:
     from gradio import Blocks

@@ -19,8 +19,9 @@ from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions, Seq2SeqLMOutput
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
+from modeling_vanilla.decoding.engines import OTHER_ENGINES
 from modeling_vanilla.decoding.search import take_over
-from modeling_vanilla.decoding.translator import OTHER_ENGINES, Search, Translator
+from modeling_vanilla.decoding.translator import Search, Translator
 from modeling_vanilla.interop.common import first_line, new_folder, read_model
 from modeling_vanilla.interop.onnx_graphs import example_inputs, graphs, most_positions, names
 from modeling_vanilla.modeling_vanilla import VanillaForConditionalGeneration
@@ -272,8 +273,10 @@ class OnnxTranslator(Translator):
         self.model, self.tokenizer, self.ensemble = model, tokenizer, []
         self.generation_config = model.generation_config
 
-    def _pair_ids(self, sources: Sequence[str], targets: Sequence[str]) -> NoReturn:
+    def score(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise ValueError("an ONNX model neither scores nor aligns given translations: use engine='vanilla'")
+
+    align = score
 
     def _can_search(self, how: Search) -> bool:
         if not super()._can_search(how):

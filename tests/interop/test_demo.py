@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from modeling_vanilla.decoding import Translator
-from modeling_vanilla.decoding.translator import OTHER_ENGINES
+from modeling_vanilla.decoding.engines import OTHER_ENGINES
 from modeling_vanilla.interop import demo
 from modeling_vanilla.scripts.main import main
 from tests.fixtures import corpus
