@@ -120,9 +120,9 @@ def run(options: Options) -> Report:
     if options.data is None:
         text += "There is no alignment of words: the built-in corpus is Chinese, without spaces."
     else:
-        text += f"Of the aligned target words {100 * read:.0f} % look at one of the three source words that the "
-        text += f"dictionary gives for them, by a diagonal alignment {100 * straight:.0f} %."
+        text += f"Of the aligned target words that the dictionary knows {100 * read:.0f} % look at one of the three "
+        text += f"source words that it gives for them, by a diagonal alignment {100 * straight:.0f} %."
     header = ("attention", "layer", "head", "relative entropy", "one before (%)", "same place (%)", "one after (%)")
     shown = min(range(len(said)), key=lambda number: len(said[number]))
-    what = f"ten sentences of {'Multi30k, test_2016_flickr' if options.data else 'the built-in test set'}"
-    return Report([(header, rows)], drawn(found[shown], said[shown]), text, what)
+    title = f"{sources[shown]}\n{said[shown]}".replace("$", r"\$")
+    return Report([(header, rows)], drawn(found[shown], title), text, f"ten test sentences of {options.text()}")

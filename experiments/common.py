@@ -5,7 +5,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -39,17 +39,26 @@ class Options:
         folder: where its runs, table and picture go; runs that are finished there aren't made again.
         data: the folder that multi30k/ is in, or None for the built-in corpus.
         seeds: one run each.
+        spent: the seconds of trainings that this report needs and that were done before.
     """
 
     size: str = "small"
     folder: Path = Path("runs/experiments")
     data: Path | None = None
     seeds: tuple[int, ...] = (1,)
+    spent: list[float] = field(default_factory=list)
 
     def choose(self, small: Value, full: Value, published: Value | None = None) -> Value:
         """The value for this size; what isn't given for "published" is that for "full"."""
         values = {"small": small, "full": full, "published": full if published is None else published}
         return values[self.size]
+
+    @property
+    def seed(self) -> int:
+        """The seed of an experiment with one model."""
+        if len(self.seeds) > 1:
+            raise ValueError(f"--seeds {' '.join(map(str, self.seeds))}: this experiment has one run: give one seed")
+        return self.seeds[0]
 
     def runs(self) -> str:
         """The seeds, in words."""
@@ -61,6 +70,16 @@ class Options:
             return {"dataset_name": "builtin", "source_lang": "zh", "target_lang": "en", "vocab_size": 1500}
         folder = self.data / "multi30k"
         return {"data_dir": folder, "source_lang": "en", "target_lang": "de", "vocab_size": 4000}
+
+    def text(self) -> str:
+        """Where the text of `pairs` and of the tests comes from."""
+        return "Multi30k en-de, test_2016_flickr" if self.data else "the built-in corpus"
+
+    def place(self, name: str, *settings: Any) -> Path:
+        """The folder of a run: its name and a digest of all that makes it what it is."""
+        name = re.sub(r"[^\w-]", "_", name)
+        digest = hashlib.sha256(json.dumps(settings, default=str, sort_keys=True).encode()).hexdigest()[:8]
+        return self.folder / f"{name}-{digest}"
 
 
 @dataclass
@@ -82,7 +101,7 @@ class Report:
     machine: str = field(default_factory=lambda: machine())
 
     def markdown(self, name: str, command: str, seconds: float, picture: str) -> str:
-        made = f"`{command}`: {seconds / 60:.1f} minutes; {self.data}; {self.machine}."
+        made = f"`{command}`: {seconds / 60:.1f} minutes, trainings included; {self.data}; {self.machine}."
         tables = "\n\n".join(table(header, rows) for header, rows in self.tables)
         return f"{made}\n\n{tables}\n\n![{name}]({picture})\n\n{self.found}\n"
 
@@ -105,25 +124,48 @@ def trained(options: Options, name: str, recipe: str | None = None, **settings: 
     What `vanilla train [RECIPE] --setting value ...` gives, made once: the model's folder, and its results.json.
 
     Args:
-        name: of the run; its folder also carries a hash of the settings, so that others make another run.
+        name: of the run; its folder also carries a digest of the settings, so that others make another run.
         recipe: a name in configuration/.
-        settings: as on the command line; None takes one away.
+        settings: as on the command line.
     """
+    words = words_of(**settings)
+    folder = options.place(name, recipe, words)
+    start, done = time.monotonic(), folder / "results.json"
+    if not done.is_file():  # what a run that was stopped after its training left may be in the way
+        run(load_recipe(recipe, [*words, "--output_dir", str(folder), "--overwrite_output_dir", "true"]))
+    results = json.loads(done.read_text(encoding="utf-8"))
+    options.spent.append(max(results["seconds"] - (time.monotonic() - start), 0))
+    return folder, results
+
+
+def once(
+    options: Options, name: str, settings: Any, make: Callable[[Path], dict[str, Any]]
+) -> tuple[Path, dict[str, Any]]:
+    """What a training of an experiment's own gives, made once: its folder, and what `make` found there."""
+    folder, start = options.place(name, settings), time.monotonic()
+    done = folder / "found.json"
+    if done.is_file():
+        found = json.loads(done.read_text(encoding="utf-8"))
+        options.spent.append(found["seconds"])
+        return folder, found
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {**make(folder), "seconds": time.monotonic() - start}
+    done.write_text(json.dumps(found), encoding="utf-8")
+    return folder, found
+
+
+def words_of(**settings: Any) -> list[str]:
+    """Settings as on the command line, of a run that says little."""
     quiet = {"disable_tqdm": True, "report_to": "none"}
-    words = [word for key, value in {**settings, **quiet}.items() if value is not None
-             for word in (f"--{key}", str(value))]  # fmt: skip
-    digest = hashlib.sha256(json.dumps([recipe, words]).encode()).hexdigest()[:8]
-    folder = options.folder / f"{name}-{digest}"
-    if not (folder / "results.json").is_file():
-        run(load_recipe(recipe, [*words, "--output_dir", str(folder)]))
-    return folder, json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return [word for key, value in {**settings, **quiet}.items() for word in (f"--{key}", str(value))]
 
 
 def translator(options: Options) -> tuple[Path, dict[str, Any]]:
     """A translation model: configuration/multi30k_en_de.yaml's, or a small one."""
     if options.data is not None and options.size != "small":
-        return trained(options, "translator", "multi30k_en_de", data_dir=options.data / "multi30k")
-    return trained(options, "translator", **options.pairs(), **SMALL_TRANSLATION)
+        seed = {} if options.seed == 1 else {"seed": options.seed}  # 1 is the recipe's
+        return trained(options, "translator", "multi30k_en_de", data_dir=options.data / "multi30k", **seed)
+    return trained(options, "translator", **options.pairs(), **SMALL_TRANSLATION, seed=options.seed)
 
 
 # Of a translation model that is there in a minute, for experiments in small.
@@ -139,19 +181,15 @@ def lines(options: Options, split: str, most: int | None = None) -> tuple[list[s
     """The sources and targets of a split of `options.pairs()`."""
     settings: dict[str, Any] = {name: value for name, value in options.pairs().items() if name != "vocab_size"}
     corpus = load_corpus(DataArguments(**settings))
-    name = split if split in corpus else next(one for one in corpus if one.startswith(split))
+    name = split if split in corpus else next((one for one in corpus if one.startswith(split)), None)
+    if name is None:
+        raise ValueError(f"{settings.get('data_dir')}: has no {split} set, only {', '.join(corpus)}")
     return list(corpus[name]["source"])[:most], list(corpus[name]["target"])[:most]
 
 
 def figure_of(results: dict[str, Any], dataset: str, name: str) -> float:
     """One of the figures in a results.json, as BLEU on a test set."""
     return next(x["value"] for x in results["results"] if (x["dataset"], x["name"]) == (dataset, name))
-
-
-def curve(results: dict[str, Any], key: str) -> tuple[list[int], list[float]]:
-    """Updates, and what was logged at them."""
-    points = [(entry["step"], entry[key]) for entry in results["history"] if key in entry]
-    return [step for step, _ in points], [value for _, value in points]
 
 
 def axes_of(columns: int = 1, **labels: str) -> tuple[Figure, list[Any]]:
@@ -177,24 +215,28 @@ def write(report: Report, name: str, options: Options, command: str, seconds: fl
     Raises:
         ValueError: the page has no such section.
     """
+    section = check_section(name, docs)
+    seconds += sum(options.spent)
     folder = options.folder if docs is None else docs.parent / docs.stem
     folder.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     report.figure.savefig(content, format="png", dpi=110)
     (folder / f"{name}.png").write_bytes(content.getvalue())
-    if docs is None:
+    if docs is None or section is None:
         page = folder / f"{name}.md"
         page.write_text(report.markdown(name, command, seconds, f"{name}.png"), encoding="utf-8")
         return page
-    text = docs.read_text(encoding="utf-8")
-    section = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
-    if not section.search(text):
-        raise ValueError(f"{docs}: no section <!-- {name} --> ... <!-- end of {name} -->: add one")
     content_of = report.markdown(name, command, seconds, f"{docs.stem}/{name}.png")
+    text = docs.read_text(encoding="utf-8")
     docs.write_text(section.sub(lambda found: found[1] + content_of + found[2], text), encoding="utf-8")
     return docs
 
 
-def timed(start: float) -> float:
-    """Seconds since a `time.monotonic()`."""
-    return time.monotonic() - start
+def check_section(name: str, docs: Path | None) -> re.Pattern[str] | None:
+    """What finds an experiment's section in a page; a `ValueError` where there is none."""
+    if docs is None:
+        return None
+    section = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
+    if not section.search(docs.read_text(encoding="utf-8")):
+        raise ValueError(f"{docs}: no section <!-- {name} --> ... <!-- end of {name} -->: add one")
+    return section

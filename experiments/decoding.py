@@ -15,16 +15,20 @@ import torch
 from sacrebleu.metrics import BLEU
 
 from modeling_vanilla.decoding import Translator
+from modeling_vanilla.evaluation.metrics import corpus_scores
 from modeling_vanilla.experiments.common import Options, Report, axes_of, lines, styled, translator
 
 Figures = dict[str, float]
 METRIC = BLEU()
+COMPARED = 100  # sentences that are decoded with and without the cache
 
 
-def repeats(ids: list[int], longest: int = 4) -> bool:
-    """Whether 3 ... `longest` tokens come twice in a row."""
+def repeats(ids: list[int]) -> bool:
+    """Whether three tokens or more come twice in a row."""
     return any(
-        ids[i : i + n] == ids[i + n : i + 2 * n] for n in range(3, longest + 1) for i in range(len(ids) - 2 * n + 1)
+        ids[i : i + n] == ids[i + n : i + 2 * n]
+        for n in range(3, len(ids) // 2 + 1)
+        for i in range(len(ids) - 2 * n + 1)
     )
 
 
@@ -34,8 +38,9 @@ def measure(model: Translator, sources: list[str], targets: list[str], **setting
     seconds = time.perf_counter() - start
     ids = [model.tokenizer(text)["input_ids"] for text in texts]
     score = METRIC.corpus_score(texts, [targets])
+    (bootstrapped,) = corpus_scores(texts, targets, measures=["bleu"])
     return {
-        "BLEU": score.score, "length": score.sys_len / score.ref_len,
+        "BLEU": score.score, "interval": bootstrapped.interval or 0.0, "length": score.sys_len / score.ref_len,
         "repeats": 100 * sum(map(repeats, ids)) / len(ids), "speed": sum(map(len, ids)) / seconds,
     }  # fmt: skip
 
@@ -43,9 +48,9 @@ def measure(model: Translator, sources: list[str], targets: list[str], **setting
 @torch.inference_mode()
 def cache_bytes(model: Translator, source: str, steps: int) -> tuple[list[int], bool]:
     """Bytes of one sentence's cache after each step, and whether they are free when it is let go."""
-    batch = model.tokenizer([source], return_tensors="pt")
-    batch.pop("token_type_ids", None)
-    ids = torch.full((1, 1), model.model.config.decoder_start_token_id)
+    device = model.model.device
+    batch = model.tokenizer([source], return_tensors="pt").to(device)
+    ids = torch.full((1, 1), model.model.config.decoder_start_token_id, device=device)
     encoded, cache, sizes = model.model.get_encoder()(**batch), None, []
     for _ in range(steps):
         given = {
@@ -81,16 +86,17 @@ def run(options: Options) -> Report:
             found[f"{kind} {alpha:g}"] = measure(model, sources, targets, **settings)
     for penalty in (1.0, 1.1, 1.3):
         found[f"repetition {penalty:g}"] = measure(model, sources, targets, num_beams=4, repetition_penalty=penalty)
+    names: list[str] = []
     for cached in (True, False):
-        name = "with cache" if cached else "without cache"
-        found[name] = measure(model, sources[:100], targets[:100], num_beams=4, use_cache=cached)
+        name = f"the library's search {'with' if cached else 'without'} cache, {len(sources[:COMPARED])} sentences"
+        names.append(name)
+        found[name] = measure(model, sources[:COMPARED], targets[:COMPARED], num_beams=4, use_cache=cached)
     steps = options.choose(12, 60)
     sizes, returned = cache_bytes(model, max(sources, key=len), steps)
     rows = [
-        (name + (", first 100" if name.endswith("cache") else ""), f"{x['BLEU']:.2f}", f"{x['length']:.3f}",
-         f"{x['repeats']:.1f}", f"{x['speed']:,.0f}")
+        (name, f"{x['BLEU']:.2f}", f"{x['length']:.3f}", f"{x['repeats']:.1f}", f"{x['speed']:,.0f}")
         for name, x in found.items()
-    ]  # fmt: skip
+    ]
     figure, axes = axes_of(3)
     beams = [name for name in found if name.startswith("beam")]
     axes[0].plot(
@@ -111,14 +117,15 @@ def run(options: Options) -> Report:
     best = max((name for name in found if name.startswith("beam")), key=lambda name: found[name]["BLEU"])
     growth = (sizes[-1] - sizes[0]) / (steps - 1)
     text = (
-        f"The best beam is {best.split()[1]} ({found[best]['BLEU']:.2f} BLEU; greedy {found['beam 1']['BLEU']:.2f}). "
+        f"Greedy search reaches {found['beam 1']['BLEU']:.2f} BLEU, the best beam, {best.split()[1]}, "
+        f"{found[best]['BLEU']:.2f} (95 % interval by bootstrap ±{found[best]['interval']:.2f}). "
         f"From alpha 0 to 2 the length goes from {found['power 0']['length']:.3f} to {found['power 2']['length']:.3f} "
         f"of the reference's by n^alpha, and to {found['paper 2']['length']:.3f} by the paper's. A repetition penalty "
         f"of 1.3 gives {found['repetition 1.3']['BLEU']:.2f} BLEU against {found['repetition 1']['BLEU']:.2f}. With "
-        f"the cache it is {found['with cache']['speed'] / found['without cache']['speed']:.1f} times as fast. "
+        f"the cache the library's search is {found[names[0]]['speed'] / found[names[1]]['speed']:.1f} times as fast. "
         f"The cache of the longest sentence begins at {sizes[0] / 1e3:.1f} kB and grows by {growth / 1e3:.2f} kB a "
         f"token and beam; afterwards it is {'given back' if returned else 'still held'}."
     )
-    header = ("search", "BLEU", "length ratio", "repeating (%)", "target tokens a second")
-    what = f"{'Multi30k en-de, test_2016_flickr' if options.data else 'the built-in corpus'}, {len(sources)} sentences"
+    header = ("search", "BLEU", "length ratio", "repeating (%)", "target tokens a second, timed once")
+    what = f"{options.text()}, {len(sources)} sentences"
     return Report([(header, rows)], figure, text, f"{what}; penalties and caches with beam 4; {METRIC.get_signature()}")

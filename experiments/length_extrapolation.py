@@ -2,21 +2,26 @@
 Length extrapolation: the four position encodings, trained up to N tokens and tested up to 2N and 4N.
 
 Two generated tasks, where length is the only difference (copying and reversing), and text: sentences of the corpus
-joined to paragraphs, source to source and target to target. What published experience leads one to expect: sinusoidal
-falls a little beyond N, learned breaks there, rotary and ALiBi hold (Press et al. 2022; Su et al. 2024).
+joined to paragraphs, source to source and target to target. Lengths are drawn evenly from 1 to N for training, and
+from kN/2 to kN for each test. Rotary and ALiBi place the keys of self-attention; cross attention has no positions of
+its own. Of language models it is published that ALiBi holds beyond N, that rotary lasts a little, and that sinusoidal
+and learned positions fail (Press et al. 2022, arXiv 2108.12409).
 """
 
 import math
+import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from datasets import Dataset
+from transformers.trainer_utils import get_last_checkpoint
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.data import train_tokenizer
 from modeling_vanilla.data.batching import PairCollator
-from modeling_vanilla.experiments.common import Options, Report, axes_of, lines, styled
+from modeling_vanilla.experiments.common import Options, Report, axes_of, lines, once, styled
 from modeling_vanilla.training import VanillaTrainer, VanillaTrainingArguments
 
 ENCODINGS = ("sinusoidal", "learned", "rotary", "alibi")
@@ -34,43 +39,45 @@ def generated(task: str, count: int, shortest: int, longest: int, symbols: int, 
     return pairs
 
 
-def paragraphs(pairs: Sequence[tuple[list[int], list[int]]], shortest: int, longest: int) -> Pairs:
-    """Sentences one after the other, joined until a paragraph's longer side has more than `shortest` tokens."""
-    result: Pairs = []
-    source: list[int] = []
-    target: list[int] = []
+def paragraphs(pairs: Sequence[tuple[list[int], list[int]]], shortest: int, longest: int, seed: int = 0) -> Pairs:
+    """Sentences one after the other, joined until the next would pass a length drawn from shortest + 1 to longest."""
+    draw, result = random.Random(seed), []
+    source, target, goal = list[int](), list[int](), draw.randint(shortest + 1, longest)
     for one, other in pairs:
-        if max(len(source) + len(one), len(target) + len(other)) > longest:
-            source, target = [], []
+        if max(len(source) + len(one), len(target) + len(other)) > goal:
+            if shortest < max(len(source), len(target)) + 1 <= longest:
+                result.append(([*source, EOS], [*target, EOS]))
+            source, target, goal = list[int](), list[int](), draw.randint(shortest + 1, longest)
         source, target = source + one[:-1], target + other[:-1]  # one end token, at the end
-        if shortest < max(len(source), len(target)) + 1 <= longest:
-            result.append(([*source, EOS], [*target, EOS]))
-            source, target = [], []
     return result
 
 
 def fit(options: Options, name: str, pairs: Pairs, vocab_size: int, N: int, encoding: str, seed: int):
     """A model trained on the pairs, made once."""
-    folder = options.folder / f"{name}-{encoding}-{N}-{seed}-{options.size}"
-    if (folder / "model.safetensors").is_file():
-        return VanillaForConditionalGeneration.from_pretrained(folder).eval()
-    torch.manual_seed(seed)
     D, layers = options.choose((64, 2), (128, 3), (512, 6))
     config = VanillaConfig(
         vocab_size=vocab_size, d_model=D, encoder_layers=layers, decoder_layers=layers, encoder_attention_heads=4,
         decoder_attention_heads=4, encoder_ffn_dim=2 * D, decoder_ffn_dim=2 * D, dropout=0.1 if name == "text" else 0.0,
         position_encoding=encoding, max_position_embeddings=4 * N + 2,
     )  # fmt: skip
-    arguments = VanillaTrainingArguments(
-        str(folder), max_steps=options.choose(150, 2000, 20_000), max_tokens=options.choose(1024, 2048, 16_384),
-        lr_scheduler_type="cosine", learning_rate=2e-3, warmup_steps=options.choose(30, 200, 2000), seed=seed,
-        save_strategy="no", report_to="none", disable_tqdm=True, logging_steps=500, label_smoothing_factor=0.0,
-    )  # fmt: skip
-    data = Dataset.from_list([{"input_ids": source, "labels": target} for source, target in pairs])
-    trainer = VanillaTrainer(VanillaForConditionalGeneration(config), arguments, train_dataset=data)
-    trainer.train()
-    trainer.model.save_pretrained(folder)
-    return trainer.model.cpu().eval()
+    settings: dict[str, Any] = {
+        "max_steps": options.choose(150, 2000, 20_000), "max_tokens": options.choose(1024, 2048, 16_384),
+        "lr_scheduler_type": "cosine", "learning_rate": 2e-3, "warmup_steps": options.choose(30, 200, 2000),
+        "seed": seed, "save_strategy": "no", "report_to": "none", "disable_tqdm": True, "logging_steps": 500,
+        "label_smoothing_factor": 0.0,
+    }  # fmt: skip
+
+    def make(folder: Path) -> dict[str, Any]:
+        torch.manual_seed(seed)
+        data = Dataset.from_list([{"input_ids": source, "labels": target} for source, target in pairs])
+        arguments = VanillaTrainingArguments(str(folder), **settings)
+        trainer = VanillaTrainer(VanillaForConditionalGeneration(config), arguments, train_dataset=data)
+        trainer.train(resume_from_checkpoint=get_last_checkpoint(folder))
+        trainer.model.save_pretrained(folder)
+        return {}
+
+    folder, _ = once(options, f"{name}-{encoding}", [config.to_diff_dict(), settings, pairs], make)
+    return VanillaForConditionalGeneration.from_pretrained(folder).eval()
 
 
 @torch.inference_mode()
@@ -100,8 +107,8 @@ def tasks(options: Options, N: int) -> dict[str, tuple[Pairs, dict[int, Pairs], 
         list(zip(*(tokenizer(side)["input_ids"] for side in pair), strict=True))
         for pair in (sides, lines(options, "test"))
     )
-    mixed = [pair for part in range(3) for pair in paragraphs(train[part::3], part * N // 3, N)]
-    result["text"] = (mixed, {k * N: paragraphs(test, k * N // 2, k * N)[:tests] for k in (1, 2, 4)}, len(tokenizer))
+    held_out = {k * N: paragraphs(test, k * N // 2, k * N)[:tests] for k in (1, 2, 4)}
+    result["text"] = (paragraphs(train, 0, N), held_out, len(tokenizer))
     return result
 
 
@@ -128,7 +135,7 @@ def run(options: Options) -> Report:
     return Report(
         [(("task", "positions", *(f"to {k * N}: perplexity / right (%)" for k in (1, 2, 4))), rows)], figure,
         " ".join(sentence(task, accuracy, N) for task in ("copy", "reverse", "text")),
-        f"trained on up to {N} tokens, {Path(options.pairs().get('data_dir', 'the built-in corpus')).name} for text",
+        f"trained on up to {N} tokens, text from {options.text()}; {options.runs()}",
     )  # fmt: skip
 
 

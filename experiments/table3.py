@@ -10,31 +10,32 @@ import math
 import statistics
 from typing import Any
 
-from modeling_vanilla.experiments.common import Options, Report, axes_of, figure_of, trained
+from modeling_vanilla.experiments.common import Options, Report, axes_of, figure_of, lines, trained
 
-# Row: what changes here; the paper's row like it, its perplexity and BLEU.
-ROWS: dict[str, tuple[dict[str, Any], str, float, float]] = {
-    "base": ({}, "base", 4.92, 25.8),
-    "A: 1 head": ({"heads": 1}, "h = 1", 5.29, 24.9),
-    "A: 2 heads": ({"heads": 2}, "h = 4", 5.00, 25.5),
-    "A: 8 heads": ({"heads": 8}, "h = 16", 4.91, 25.8),
-    "A: 16 heads": ({"heads": 16}, "h = 32", 5.01, 25.4),
-    "B: d_k 8": ({"d_k": 8}, "d_k = 16", 5.16, 25.1),
-    "B: d_k 16": ({"d_k": 16}, "d_k = 32", 5.01, 25.4),
-    "C: 1 layer": ({"layers": 1}, "N = 2", 6.11, 23.7),
-    "C: 2 layers": ({"layers": 2}, "N = 4", 5.19, 25.3),
-    "C: 6 layers": ({"layers": 6}, "N = 8", 4.88, 25.5),
-    "C: d_model 64": ({"d_model": 64}, "d = 256", 5.75, 24.5),
-    "C: d_model 256": ({"d_model": 256}, "d = 1024", 4.66, 26.0),
-    "C: d_ff 128": ({"ffn": 128}, "d_ff = 1024", 5.12, 25.4),
-    "C: d_ff 512": ({"ffn": 512}, "d_ff = 4096", 4.75, 26.2),
-    "D: dropout 0": ({"dropout": 0.0}, "dropout 0", 5.77, 24.6),
-    "D: more dropout": ({"dropout": 0.4}, "dropout 0.2", 4.95, 25.5),
-    "D: smoothing 0": ({"label_smoothing_factor": 0.0}, "smoothing 0", 4.67, 25.3),
-    "D: smoothing 0.2": ({"label_smoothing_factor": 0.2}, "smoothing 0.2", 5.47, 25.7),
-    "E: learned positions": ({"position_encoding": "learned"}, "learned", 4.92, 25.7),
-}
-SMALL = ("base", "A: 1 head", "C: 1 layer", "D: dropout 0", "D: smoothing 0", "E: learned positions")
+# Of each row: its letter, what changes here and in the paper, and the paper's perplexity and BLEU.
+TABLE: tuple[tuple[str, dict[str, Any], dict[str, Any], float, float], ...] = (
+    ("base", {}, {}, 4.92, 25.8),
+    ("A", {"heads": 1}, {"heads": 1}, 5.29, 24.9),
+    ("A", {"heads": 2}, {"heads": 4}, 5.00, 25.5),
+    ("A", {"heads": 8}, {"heads": 16}, 4.91, 25.8),
+    ("A", {"heads": 16}, {"heads": 32}, 5.01, 25.4),
+    ("B", {"d_k": 8}, {"d_k": 16}, 5.16, 25.1),
+    ("B", {"d_k": 16}, {"d_k": 32}, 5.01, 25.4),
+    ("C", {"layers": 1}, {"layers": 2}, 6.11, 23.7),
+    ("C", {"layers": 2}, {"layers": 4}, 5.19, 25.3),
+    ("C", {"layers": 6}, {"layers": 8}, 4.88, 25.5),
+    ("C", {"d_model": 64}, {"d_model": 256}, 5.75, 24.5),
+    ("C", {"d_model": 256}, {"d_model": 1024}, 4.66, 26.0),
+    ("C", {"ffn": 128}, {"ffn": 1024}, 5.12, 25.4),
+    ("C", {"ffn": 512}, {"ffn": 4096}, 4.75, 26.2),
+    ("D", {"dropout": 0.0}, {"dropout": 0.0}, 5.77, 24.6),
+    ("D", {"dropout": 0.4}, {"dropout": 0.2}, 4.95, 25.5),
+    ("D", {"label_smoothing_factor": 0.0}, {"label_smoothing_factor": 0.0}, 4.67, 25.3),
+    ("D", {"label_smoothing_factor": 0.2}, {"label_smoothing_factor": 0.2}, 5.47, 25.7),
+    ("E", {"position_encoding": "learned"}, {"position_encoding": "learned"}, 4.92, 25.7),
+)
+SMALL = (0, 1, 7, 14, 16, 18)
+ALIKE = 2  # per cent of perplexity that count as no change
 
 
 def settings_of(change: dict[str, Any], options: Options) -> dict[str, Any]:
@@ -54,12 +55,11 @@ def settings_of(change: dict[str, Any], options: Options) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measure(options: Options, row: str) -> tuple[int, list[float], list[float]]:
+def measure(options: Options, name: str, change: dict[str, Any]) -> tuple[int, list[float], list[float]]:
     """Parameters; perplexities and BLEUs of the seeds."""
     perplexities, bleus, parameters = [], [], 0
     for seed in options.seeds:
-        name = "".join(c if c.isalnum() else "_" for c in row)
-        _, results = trained(options, f"table3-{name}", **settings_of(ROWS[row][0], options), seed=seed)
+        _, results = trained(options, f"table3-{name}", **settings_of(change, options), seed=seed)
         nll = [entry["eval_nll"] for entry in results["history"] if "eval_nll" in entry][-1]
         perplexities.append(math.exp(nll))
         test = next(x["dataset"] for x in results["results"] if x["dataset"].startswith("test"))
@@ -68,43 +68,49 @@ def measure(options: Options, row: str) -> tuple[int, list[float], list[float]]:
     return parameters, perplexities, bleus
 
 
+def named(letter: str, change: dict[str, Any]) -> str:
+    return f"{letter}: " + ", ".join(f"{name} {value}" for name, value in change.items()) if change else letter
+
+
+def swing(values: list[float], digits: int) -> str:
+    """The mean, and the lowest and highest where there are several."""
+    between = f" ({min(values):.{digits}f} to {max(values):.{digits}f})" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{between}"
+
+
+def moved(percent: float) -> str:
+    return "alike" if abs(percent) < ALIKE else "higher" if percent > 0 else "lower"
+
+
 def run(options: Options) -> Report:
-    rows = [name for name in ROWS if options.size != "small" or name in SMALL]
-    table, ours, theirs = [], {}, {}
-    for name in rows:
-        parameters, perplexities, bleus = measure(options, name)
-        ours[name], (_, like, ppl, bleu) = statistics.mean(perplexities), ROWS[name]
-        theirs[name] = ppl
-        swing = f" ({min(bleus):.1f} to {max(bleus):.1f})" if len(bleus) > 1 else ""
-        figures = (f"{parameters:,}", f"{ours[name]:.2f}", f"{statistics.mean(bleus):.1f}{swing}")
-        table.append((name, *figures, f"{like}: {ppl:.2f}", f"{bleu:.1f}"))
-    changed = rows[1:]
-    here, paper = ({n: 100 * (x[n] / x["base"] - 1) for n in changed} for x in (ours, theirs))
-    agree = [name for name in changed if here[name] * paper[name] > 0]
+    lines(options, "test", 1)  # without a test set nothing is trained
+    table, here, paper = [], {}, {}
+    for number, (letter, ours, theirs, ppl, bleu) in enumerate(TABLE):
+        if options.size == "small" and number not in SMALL:
+            continue
+        change = options.choose(ours, ours, theirs)
+        name = named(letter, change)
+        parameters, perplexities, bleus = measure(options, name, change)
+        here[name], paper[name] = statistics.mean(perplexities), ppl
+        table.append((name, f"{parameters:,}", swing(perplexities, 2), swing(bleus, 1),
+                      f"{named(letter, theirs)}: {ppl:.2f}", f"{bleu:.1f}"))  # fmt: skip
+    changed = list(here)[1:]
+    here, paper = ({n: 100 * (x[n] / x["base"] - 1) for n in changed} for x in (here, paper))
+    agree = [name for name in changed if moved(here[name]) == moved(paper[name])]
     figure, (axis,) = axes_of(1, xlabel="perplexity against base (%)")
     figure.set_size_inches(7, 1 + 0.33 * len(changed))
-    places = range(len(changed))
-    axis.barh([y - 0.2 for y in places], [here[n] for n in changed], 0.38, color="0.3", label="here")
-    axis.barh(
-        [y + 0.2 for y in places], [paper[n] for n in changed], 0.38, color="0.75", label="the paper's row like it"
-    )
-    axis.set_yticks(places, changed)
+    for offset, values, color, label in ((-0.2, here, "0.3", "here"), (0.2, paper, "0.75", "the paper's row like it")):
+        axis.barh([y + offset for y in range(len(changed))], list(values.values()), 0.38, color=color, label=label)
+    axis.set_yticks(range(len(changed)), changed)
     axis.invert_yaxis()
     axis.axvline(0, color="black", linewidth=0.8)
     axis.legend(fontsize="small")
     others = [f"{name} (here {here[name]:+.1f} %, there {paper[name]:+.1f} %)" for name in changed if name not in agree]
     found = (
-        f"In {len(agree)} of {len(changed)} rows the perplexity moves as in the paper"
-        + (f"; otherwise in {', '.join(others)}" if others else "")
+        f"In {len(agree)} of {len(changed)} rows the perplexity moves as in the paper (lower, higher, or within "
+        f"{ALIKE} % of base)" + (f"; otherwise in {', '.join(others)}" if others else "")
         + f". The worst row is {max(here, key=here.__getitem__)} here, {max(paper, key=paper.__getitem__)} there."
-    )
-    header = (
-        "row",
-        "parameters",
-        "perplexity (validation)",
-        "BLEU (test)",
-        "the paper's row like it: perplexity",
-        "BLEU",
-    )
-    what = "Multi30k en-de, test_2016_flickr" if options.data else "the built-in corpus"
-    return Report([(header, table)], figure, found, f"{what}, {options.runs()}")
+    )  # fmt: skip
+    header = ("row", "parameters", "perplexity (validation)", "BLEU (test)", "the paper's row like it: perplexity",
+              "BLEU")  # fmt: skip
+    return Report([(header, table)], figure, found, f"{options.text()}; {options.runs()}")

@@ -23,7 +23,9 @@ def parser() -> Parser:
         "--data_dir", type=Path, help="the folder that multi30k/ is in; by default the built-in corpus"
     )  # fmt: skip
     parser.add_argument("--output_dir", type=Path, default=Path("runs/experiments"), help="for runs and reports")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="a run each, where there is training")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[1], help="a run each; decoding, attention_maps and details have one"
+    )
     parser.add_argument("--docs", type=Path, help="a page whose sections are to be replaced, as docs/experiments.md")
     return parser
 
@@ -35,19 +37,22 @@ def main(argv: Sequence[str]) -> None:
     if args.docs is not None and not args.docs.is_file():
         raise ValueError(f"--docs {args.docs}: there is no such page")
     try:
-        from modeling_vanilla.experiments.common import Options, timed, write
+        from modeling_vanilla.experiments.common import Options, check_section, write
     except ImportError as error:
         raise ValueError(f'experiments need {error.name}: pip install "vanilla-transformer[experiments]"') from error
 
     hide_progress_bars()
-    options = Options(args.size, args.output_dir, args.data_dir, tuple(args.seeds))
-    for name in NAMES if args.name == "all" else [args.name]:
+    names = NAMES if args.name == "all" else [args.name]
+    for name in names:
+        check_section(name, args.docs)
+    for name in names:
+        options = Options(args.size, args.output_dir, args.data_dir, tuple(args.seeds))
         start = time.monotonic()
         report = importlib.import_module(f"modeling_vanilla.experiments.{name}").run(options)
         words = ["vanilla", "experiment", name, "--size", args.size]
         words += ["--data_dir", "data"] if args.data_dir else []  # wherever that was
         words += ["--seeds", *map(str, args.seeds)] if args.seeds != [1] else []
-        page = write(report, name, options, shlex.join(words), timed(start), args.docs)
+        page = write(report, name, options, shlex.join(words), time.monotonic() - start, args.docs)
         print(f"{name}: {report.found}\n\n  {page}\n")
 
 

@@ -2,7 +2,9 @@
 
 import itertools
 import math
+import random
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -19,15 +21,53 @@ from modeling_vanilla.experiments import (
     length_extrapolation,
     table3,
 )
-from modeling_vanilla.experiments.common import Options, Report, write
+from modeling_vanilla.experiments.common import Options, Report, once, write
 from modeling_vanilla.scripts import experiment
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_fit_finds_what_made_the_times():
-    cells = {n: {"both": 0.3 * n / 1000 + 0.05 * (n / 1000) ** 2} for n in (512, 1024, 4096)}
-    assert attention_backends.quadratic(cells, "both") == pytest.approx((0.3, 0.05))
+@pytest.mark.parametrize(("a", "b"), [(0.3, 0.05), (0.0, 0.05), (0.3, 0.0)])
+def test_the_fit_finds_what_made_the_times(a, b):
+    cells = {n: {"both": a * n / 1000 + b * (n / 1000) ** 2} for n in (512, 1024, 4096)}
+    assert attention_backends.quadratic(cells, "both") == pytest.approx((a, b), abs=1e-9)
+
+
+@pytest.mark.parametrize(("seconds", "alone"), [((0.1, 0.15, 0.2), 0), ((0.1, 0.5, 3.0), 1)])
+def test_neither_part_of_the_fit_is_below_0(seconds, alone):
+    cells = {n: {"both": value} for n, value in zip((256, 512, 1024), seconds, strict=True)}
+    found = attention_backends.quadratic(cells, "both")
+    assert found[alone] > 0
+    assert found[1 - alone] == 0
+
+
+def test_backends_that_do_not_run_are_not_compared():
+    cell = {"forward": 1.0, "both": 2.0, "megabytes": 10.0, "difference": 0.0}
+    cells = {("eager", "fp32"): {512: cell}, ("sdpa", "fp32"): {512: cell, 1024: cell}, ("sdpa", "bf16"): {512: cell}}
+    text = attention_backends.sentence(cells)
+    assert "sdpa in fp32 takes 1/1.0 of eager's time and 1/1.0 of its memory at 512 positions" in text
+    assert "bf16" not in text
+
+
+def test_runs_of_other_data_or_settings_have_other_folders(tmp_path):
+    made = []
+
+    def make(folder):
+        made.append(folder)
+        return {"figure": len(made)}
+
+    options = Options(folder=tmp_path)
+    for settings in ({"data": "one"}, {"data": "other"}, {"data": "one"}):
+        _, found = once(options, "a run, w/o x", settings, make)
+    assert found["figure"] == 1
+    assert len(set(made)) == len(made) == 2
+    assert options.spent == [found["seconds"]]  # of the one that was there
+
+
+def test_one_run_takes_one_seed():
+    assert Options(seeds=(3,)).seed == 3
+    with pytest.raises(ValueError, match="--seeds 1 2: this experiment has one run"):
+        _ = Options(seeds=(1, 2)).seed
 
 
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
@@ -47,9 +87,21 @@ def test_generated_tasks_are_copies_and_mirrors_of_the_lengths_asked():
 def test_paragraphs_are_sentences_joined_up_to_a_length():
     pairs = [([n, n, 2], [n, 2]) for n in range(10, 40)]
     found = length_extrapolation.paragraphs(pairs, 4, 8)
-    assert found[0] == ([10, 10, 11, 11, 2], [10, 11, 2])
     assert all(4 < len(source) <= 8 for source, _ in found)
-    assert [n for _, target in found for n in target[:-1]] == list(range(10, 40))
+    for source, target in found:
+        first = target[0]
+        assert target == [*range(first, first + len(target) - 1), 2]
+        assert source == [n for one in target[:-1] for n in (one, one)] + [2]
+
+
+@pytest.mark.parametrize(("shortest", "longest"), [(0, 64), (32, 64), (128, 256)])
+def test_paragraphs_are_as_long_as_their_column_says(shortest, longest):
+    generator = random.Random(1)
+    pairs = [([7] * generator.randint(4, 16) + [2], [8] * 3 + [2]) for _ in range(2000)]
+    lengths = [len(source) for source, _ in length_extrapolation.paragraphs(pairs, shortest, longest)]
+    assert shortest < min(lengths) <= shortest + 16
+    assert 0.9 * longest < max(lengths) <= longest
+    assert statistics.mean(lengths) == pytest.approx((shortest + longest) / 2, abs=8)  # a sentence's length
 
 
 def test_perplexity_and_accuracy_are_those_of_a_plain_loop():
@@ -72,12 +124,14 @@ def test_perplexity_and_accuracy_are_those_of_a_plain_loop():
     assert found == pytest.approx((math.exp(nll / tokens), right / tokens))
 
 
-@pytest.mark.parametrize("row", table3.ROWS)
-def test_each_row_of_table_3_is_a_recipe_that_changes_what_it_says(row):
-    base, changed = (table3.settings_of(table3.ROWS[name][0], Options(size="full")) for name in ("base", row))
+@pytest.mark.parametrize("size", ["full", "published"])
+@pytest.mark.parametrize("row", table3.TABLE, ids=lambda row: table3.named(*row[:2]))
+def test_each_row_of_table_3_is_a_recipe_that_changes_what_it_says(row, size):
+    change = row[2 if size == "published" else 1]
+    base, changed = (table3.settings_of(x, Options(size=size)) for x in ({}, change))
     different = {name for name in changed if changed[name] != base.get(name)}
     assert len(different) == (
-        0 if row == "base" else 2 if set(table3.ROWS[row][0]) & {"heads", "layers", "ffn", "d_model"} else 1
+        0 if row[0] == "base" else 2 if set(change) & {"heads", "layers", "ffn", "d_model"} else 1
     )
     peak = (base["learning_rate"], changed["learning_rate"])  # as in the paper, by the width alone
     assert peak[1] / peak[0] == pytest.approx((base["d_model"] / changed["d_model"]) ** 0.5)
@@ -85,9 +139,13 @@ def test_each_row_of_table_3_is_a_recipe_that_changes_what_it_says(row):
     assert isinstance(VanillaConfig(**model), VanillaConfig)
 
 
+def test_a_change_counts_from_two_per_cent_of_perplexity():
+    assert [table3.moved(x) for x in (-2.0, -1.9, 0.0, 1.9, 2.0)] == ["lower", "alike", "alike", "alike", "higher"]
+
+
 @pytest.mark.parametrize(("ids", "answer"), [
     ([1, 2, 3, 1, 2, 3], True), ([9, 1, 2, 3, 4, 1, 2, 3, 4, 7], True), ([1, 1, 1], False), ([], False),
-    ([1, 2, 3, 4, 1, 2, 3], False), ([5] * 6, True),
+    ([1, 2, 3, 4, 1, 2, 3], False), ([5] * 6, True), ([*range(7)] * 2, True),
 ])  # fmt: skip
 def test_repetitions_are_three_tokens_twice_in_a_row(ids, answer):
     assert decoding.repeats(ids) is answer
@@ -130,16 +188,17 @@ def test_a_report_replaces_its_section_of_the_page_and_no_other(tmp_path):
     page = tmp_path / "experiments.md"
     page.write_text("<!-- one -->\nold\n<!-- end of one -->\n<!-- two -->\nkept\n<!-- end of two -->\n")
     report = Report([(("a", "b"), [(1, 2)])], Figure(), r"Found \1 that.", "nothing")
-    write(report, "one", Options(), "vanilla experiment one", 90, page)
+    write(report, "one", Options(spent=[10.0, 20.0]), "vanilla experiment one", 90, page)
     text = page.read_text()
     assert "old" not in text
     assert "kept" in text
-    assert "`vanilla experiment one`: 1.5 minutes" in text
+    assert "`vanilla experiment one`: 2.0 minutes, trainings included" in text
     assert "| 1 | 2 |" in text
     assert r"Found \1 that." in text
     assert (tmp_path / "experiments" / "one.png").is_file()
     with pytest.raises(ValueError, match="no section <!-- three -->"):
         write(report, "three", Options(), "", 0, page)
+    assert not (tmp_path / "experiments" / "three.png").exists()
 
 
 def test_every_experiment_has_its_section_and_is_short():
