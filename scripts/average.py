@@ -15,7 +15,7 @@ def parser() -> Parser:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--last", type=int, help="take the run's last so many checkpoints")
     which.add_argument("--best", type=int, help="take its best so many by --metric")
-    parser.add_argument("--metric", default="nll", help="of the validation set: nll, bleu, chrf ...")
+    parser.add_argument("--metric", help="of the validation set, for --best: nll, bleu, chrf ...; by default nll")
     return parser
 
 
@@ -26,13 +26,18 @@ def main(argv: Sequence[str]) -> None:
     from modeling_vanilla.training.averaging import average_checkpoints, best_checkpoints, last_checkpoints
 
     folders = args.folders
+    if args.metric and args.best is None:
+        raise ValueError("--metric has no effect without --best")
+    if args.last is None and args.best is None and len(folders) < 2:
+        raise ValueError(f"{folders[0]} alone: give two or more, or a run's folder with --last or --best")
     if args.last is not None or args.best is not None:
         if len(folders) > 1:
             raise ValueError("--last and --best choose among one run's checkpoints: give its folder alone")
         if args.last is not None:
             folders = last_checkpoints(folders[0], args.last)
         else:
-            folders = best_checkpoints(folders[0], args.best, args.metric, greater_is_better(args.metric))
+            metric = args.metric or "nll"
+            folders = best_checkpoints(folders[0], args.best, metric, greater_is_better(metric))
     average_checkpoints(folders, args.output)
     print(f"{args.output}: the mean of {', '.join(map(str, folders))}", file=sys.stderr)
 

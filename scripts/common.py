@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 USER_ERROR, INTERRUPTED = 2, 130
+SETTINGS = ("num_beams", "length_penalty", "length_penalty_type", "max_len_a", "max_len_b")
+DECODING = (*SETTINGS, "early_stopping", "ensemble")  # the options that say how to translate
 
 
 class Parser(argparse.ArgumentParser):
@@ -49,8 +51,7 @@ def add_decoding_arguments(parser: Parser) -> None:
 
 def decoding_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The same as keyword arguments of `Translator.translate`."""
-    names = ("num_beams", "length_penalty", "length_penalty_type", "max_len_a", "max_len_b")
-    settings = {name: getattr(args, name) for name in names}
+    settings = {name: getattr(args, name) for name in SETTINGS}
     if args.early_stopping is not None:
         from modeling_vanilla.decoding.lengths import EARLY_STOPPING
 

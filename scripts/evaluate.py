@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from modeling_vanilla.scripts.common import (
+    DECODING,
     Parser,
     add_decoding_arguments,
     decoding_settings,
@@ -65,6 +66,14 @@ def main(argv: Sequence[str]) -> None:
         raise ValueError(f"{args.source}: empty, so there is nothing to score")
     names = system_names(args.systems)
     single = len(names) == 1
+    if single and (args.bootstrap < 0 or args.bootstrap == 1):
+        raise ValueError(f"--bootstrap {args.bootstrap}: 0 for no interval, or at least 2 resamplings")
+    told = [f"--{name}" for name in DECODING if getattr(args, name) != parser().get_default(name)]
+    if told and all(Path(system).is_file() for system in args.systems):
+        raise ValueError(f"{', '.join(told)}: the systems are finished translations, which nothing decodes")
+    if args.save and (told or args.lowercase):
+        told += ["--lowercase"] * args.lowercase
+        raise ValueError(f"--save: its figures would be taken for the model's as it is: leave out {', '.join(told)}")
     if not single and (args.bootstrap < 2 or args.trials < 1 or len(pairs) < 2):
         raise ValueError("a comparison needs --bootstrap of at least 2, --trials, and at least two sentences")
     if args.save and not all((Path(system) / RESULTS).is_file() for system in args.systems):

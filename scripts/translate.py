@@ -1,5 +1,6 @@
 """`vanilla translate MODEL [FILE]`: a sentence a line in, a sentence a line out."""
 
+import logging
 import os
 import select
 import sys
@@ -21,7 +22,7 @@ from modeling_vanilla.scripts.common import (
 def parser() -> Parser:
     parser = Parser("translate", "Translates a file or standard input, a sentence a line, in order, as a stream.")
     parser.add_argument("model", help="a folder that `vanilla train` wrote, or a repository's id on the Hub")
-    parser.add_argument("file", nargs="?", help="UTF-8 text, a sentence a line; without it, standard input")
+    parser.add_argument("file", nargs="?", help="UTF-8 text, a sentence a line (.gz, .xz, .zst too); or standard input")
     add_decoding_arguments(parser)
     parser.add_argument("--prefixes", metavar="FILE", help="what each translation begins with, line by line")
     parser.add_argument("--glossary", metavar="FILE", help="prescribed terms: TERM TAB TRANSLATION a line")
@@ -64,6 +65,15 @@ def line_blocks(stream: BinaryIO, most: int, where: str) -> Iterator[list[str]]:
             block = lines[start : start + most]
             yield [decode(line, where, count + number) for number, line in enumerate(block, start=1)]
             count += len(block)
+
+
+def compressed_blocks(path: Path, most: int) -> Iterator[list[str]]:
+    """The same of a compressed file."""
+    from modeling_vanilla.data.text_files import read_lines
+
+    lines = read_lines(path, strict=True)
+    while block := list(islice(lines, most)):
+        yield block
 
 
 def decode(line: bytes, where: str, number: int) -> str:
@@ -109,6 +119,18 @@ def spread(state: Any, count: int, work: Callable[[Sequence[int]], list]) -> lis
     return results
 
 
+def aligned(translator: Any, sources: list[str], targets: list[str], max_tokens: int) -> list[Any]:
+    """The alignments; empty where a model of learned positions has too few of them for a line."""
+    try:
+        return translator.align(sources, targets, max_tokens=max_tokens)
+    except ValueError as error:
+        if len(sources) > 1:
+            pairs = zip(sources, targets, strict=True)
+            return [found for one, other in pairs for found in aligned(translator, [one], [other], max_tokens)]
+        logging.getLogger(__name__).warning("no alignment of %r: %s", sources[0][:40], error)
+        return [()]
+
+
 def open_output(name: str | None) -> Any:
     """A file to write beside the output, in a `with`; nothing where none is asked for."""
     if name is None:
@@ -129,7 +151,7 @@ def main(argv: Sequence[str]) -> None:
     except OSError as error:
         raise ValueError(f"{where}: can't be read: {error.strerror}") from error
 
-    from modeling_vanilla.data.text_files import read_lines
+    from modeling_vanilla.data.text_files import COMPRESSIONS, read_lines
     from modeling_vanilla.decoding.alignment import pharaoh
     from modeling_vanilla.decoding.engines import engine_of
     from modeling_vanilla.decoding.glossary import Glossary
@@ -149,7 +171,8 @@ def main(argv: Sequence[str]) -> None:
     speaks = state is None or state.is_main_process
     buffer = args.buffer * (1 if state is None else state.num_processes)
     with stream, open_output(args.alignments if speaks else None) as alignments:
-        for lines in line_blocks(stream, buffer, where):
+        packed = Path(where).suffix in COMPRESSIONS
+        for lines in compressed_blocks(Path(where), buffer) if packed else line_blocks(stream, buffer, where):
             begun = next_lines(prefixes, len(lines), args.prefixes)
 
             def translate(indices: Sequence[int], lines: list[str] = lines, begun: list[str] | None = begun) -> list:
@@ -173,8 +196,8 @@ def main(argv: Sequence[str]) -> None:
                     sys.stdout.write(as_line(translation.text) + "\n")
             sys.stdout.flush()
             if alignments:
-                for alignment in translator.align(lines, [t.text for t in translations], max_tokens=args.max_tokens):
-                    alignments.write(pharaoh(alignment) + "\n")
+                for pair in aligned(translator, lines, [t.text for t in translations], args.max_tokens):
+                    alignments.write(pharaoh(pair) + "\n")
                 alignments.flush()
     if prefixes is not None and next(prefixes, None) is not None:
         raise ValueError(f"{args.prefixes}: has more lines than there are sentences")

@@ -116,10 +116,16 @@ class _ZstdReader(io.RawIOBase):
         return count
 
 
-def check_text(path: Path) -> None:
-    """Raises a ValueError if a file's first bytes, decompressed, are those of something other than UTF-8 text."""
-    with open_binary(path) as file:
+def _binary_lines(path: Path) -> Iterator[bytes]:
+    """A file's lines; a ValueError if its first bytes, decompressed, are those of something other than UTF-8 text."""
+    with open_binary(path) as file:  # once: it may be a pipe
         head = file.read(BINARY_HEAD_BYTES)
+        _check_text(path, head)
+        yield from io.BytesIO(head + file.readline())
+        yield from file
+
+
+def _check_text(path: Path, head: bytes) -> None:
     for magic, what in MAGIC.items():
         if head.startswith(magic):
             raise ValueError(f"{path}: isn't a text file: it {what}")
@@ -140,21 +146,19 @@ def read_lines(path: Path, *, strict: bool) -> Iterator[str]:
     Raises:
         ValueError: The file isn't text, is corrupt, or (strict) has a line that isn't UTF-8.
     """
-    check_text(path)
-    with open_binary(path) as file:
-        for number, line in enumerate(file, start=1):
-            if number == 1:
-                line = line.removeprefix(UTF8_BOM)
-            line = line.removesuffix(b"\n").removesuffix(b"\r")
-            try:
-                yield line.decode()
-            except UnicodeDecodeError as error:
-                if strict:
-                    raise ValueError(
-                        f"{path}:{number}: byte {error.start + 1} of the line (0x{line[error.start]:02X}) isn't UTF-8: "
-                        "repair the line or convert the file"
-                    ) from error
-                yield line.decode(errors="replace")
+    for number, line in enumerate(_binary_lines(path), start=1):
+        if number == 1:
+            line = line.removeprefix(UTF8_BOM)
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as error:
+            if strict:
+                raise ValueError(
+                    f"{path}:{number}: byte {error.start + 1} of the line (0x{line[error.start]:02X}) isn't UTF-8: "
+                    "repair the line or convert the file"
+                ) from error
+            yield line.decode(errors="replace")
 
 
 def read_parallel(source: Path, target: Path, *, strict: bool) -> Iterator[tuple[str, str]]:

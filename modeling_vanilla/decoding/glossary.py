@@ -40,6 +40,8 @@ class Glossary:
             term = _plain(term)
             if terms.setdefault(term, translation) != translation:
                 raise ValueError(f"{path}: two translations for {term!r}: {terms[term]!r} and {translation!r}")
+        if not terms:
+            raise ValueError(f"{path}: has no terms: TERM TAB TRANSLATION a line")
         return cls(terms)
 
     def translations(self, source: str) -> list[str]:
@@ -63,19 +65,55 @@ def _is_letter(character: str) -> bool:
     return character.isalnum() and len(character) == 1 and unicodedata.east_asian_width(character) not in "WF"
 
 
-def goes_on(token: str) -> bool:
-    """Whether a token goes on with the word before it: it begins with a letter, and no space before that."""
-    return _is_letter(token[:1])
+# What a token that begins a word begins with, in our tokenizer, byte-level ones and SentencePiece's; WordPiece marks
+# the others.
+BEGINS, GOES_ON = (" ", "Ġ", "▁"), "##"
+LATER_BYTE = re.compile(r"<0x[89A-F].>")  # a byte of a letter beyond ASCII
+
+
+def word_mark(tokenizer: PreTrainedTokenizerBase) -> str:
+    """
+    How a tokenizer tells where words begin: one of `BEGINS`, or `GOES_ON`; "" where it has no such tokens.
+
+    Raises:
+        ValueError: where it marks the ends of words.
+    """
+    tokens = [token for token in tokenizer.get_vocab() if token not in tokenizer.all_special_tokens]
+    if any(token.endswith("</w>") for token in tokens):
+        raise ValueError("a glossary needs a tokenizer that marks where words begin; this one marks their ends (</w>)")
+    counts = {mark: sum(token.startswith(mark) for token in tokens) for mark in (*BEGINS, GOES_ON)}
+    most = max(counts, key=counts.__getitem__)
+    return most if counts[most] else ""
+
+
+def going_on(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """The tokens that go on with the word before them: they begin with a letter, and no mark of a word's beginning."""
+    mark = word_mark(tokenizer)
+
+    def goes_on(token: str) -> bool:
+        if mark == GOES_ON:
+            return token.startswith(mark) and _is_letter(token.removeprefix(mark)[:1])
+        if mark and token.startswith(mark):
+            return False
+        if mark == "Ġ":  # each character of a token is a byte
+            token = tokenizer.convert_tokens_to_string([token])
+        return bool(LATER_BYTE.fullmatch(token)) or token.startswith("\ufffd") or _is_letter(token[:1])
+
+    return {index for token, index in tokenizer.get_vocab().items() if goes_on(token)}
 
 
 def phrase_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The tokens of a phrase within a sentence; without the space before it where the script has none."""
+    mark = word_mark(tokenizer)
     ids = tokenizer(text, add_special_tokens=False).input_ids
     first = tokenizer.convert_ids_to_tokens(ids[0])
-    if unicodedata.east_asian_width(text[0]) in "WF" and first.startswith(" "):
+    has_spaces = unicodedata.east_asian_width(text[0]) not in "WF"
+    if has_spaces and mark in BEGINS and not first.startswith(mark):  # it was taken for a sentence's beginning
+        return tokenizer(f" {text}", add_special_tokens=False).input_ids
+    if not has_spaces and mark in BEGINS and first.startswith(mark):
         bare = tokenizer.get_vocab().get(first[1:])
         ids = ids[1:] if bare is None else [bare, *ids[1:]]
     return ids
 
 
-__all__ = ["Glossary", "goes_on", "phrase_ids"]
+__all__ = ["Glossary", "going_on", "phrase_ids"]

@@ -145,10 +145,11 @@ def search(
             logits = logits.log_softmax(-1)
         elif K > 1 or config.return_dict_in_generate:  # else nobody asks for scores
             normaliser = logits.logsumexp(-1, keepdim=True)
-        if prefixes is not None and is_forced:
-            logits = follow(prefixes[sentences, step], logits)
+        plain = logits
         if logits_processor:
-            logits = logits_processor(tokens[:, :, :length].flatten(0, 1), logits)
+            logits = logits_processor(tokens[:, :, :length].flatten(0, 1), logits.clone() if is_forced else logits)
+        if prefixes is not None and is_forced:  # whatever a processor thinks of it
+            logits = follow(prefixes[sentences, step], plain, logits)
         values, ids = largest(logits, C)
         values = values if normaliser is None else values - normaliser
         values, ids = values.view(B, K, -1) + scores[:, :, None], ids.view(B, K, -1)  # (B, K, C)
@@ -171,7 +172,8 @@ def search(
         if criteria:
             stops |= criteria(candidates[:, :, : length + 1].flatten(0, 1), None).view(B, C)
         # Of those that end, the first K may be results; of those that don't, the best K go on.
-        new_scores = (values / length_divisor(step + 1, alpha, kind)).masked_fill(~stops, NEVER)[:, :K]
+        new_scores = values / length_divisor(step + 1, alpha, kind)
+        new_scores = new_scores.masked_fill(~stops | (values <= NEVER / 2), NEVER)[:, :K]
         ended_scores, order = torch.cat((ended_scores, new_scores), 1).topk(K)
         ended_lengths = torch.cat((ended_lengths, torch.full_like(ended_lengths, length + 1)), 1).gather(1, order)
         ended = torch.cat((ended, candidates[:, :K]), 1).gather(1, order[:, :, None].expand(-1, -1, max_length))
@@ -220,11 +222,14 @@ def mean_of_probabilities(logits: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack([one.log_softmax(-1) for one in logits]).logsumexp(0) - math.log(len(logits))
 
 
-def follow(forced: torch.Tensor, log_probs: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities `(B * K, V)`, of which only that of its sentence's token in `forced` `(B)` is left, if any."""
-    forced = forced.repeat_interleave(len(log_probs) // len(forced))  # (B * K)
-    others = torch.arange(log_probs.shape[1], device=forced.device) != forced[:, None]
-    return log_probs.masked_fill(others & (forced[:, None] >= 0), -torch.inf)
+def follow(forced: torch.Tensor, log_probs: torch.Tensor, else_: torch.Tensor) -> torch.Tensor:
+    """
+    Log-probabilities `(B * K, V)`, of which only that of its sentence's token in `forced` `(B)` is left; those of
+    `else_` where there is none.
+    """
+    forced = forced.repeat_interleave(len(log_probs) // len(forced))[:, None]  # (B * K, 1)
+    others = torch.arange(log_probs.shape[1], device=forced.device) != forced
+    return torch.where(forced >= 0, log_probs.masked_fill(others, -torch.inf), else_)
 
 
 def largest(x: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

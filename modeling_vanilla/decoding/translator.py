@@ -21,7 +21,7 @@ from modeling_vanilla.data.tokenizer import tokenizer_digest
 from modeling_vanilla.decoding.alignment import Alignment, align
 from modeling_vanilla.decoding.constraints import NEVER, Constraints
 from modeling_vanilla.decoding.engines import OTHER_ENGINES, engine_of, load_model
-from modeling_vanilla.decoding.glossary import Glossary, goes_on, phrase_ids
+from modeling_vanilla.decoding.glossary import Glossary, going_on, phrase_ids
 from modeling_vanilla.decoding.lengths import (
     MaxLengthPerSource,
     join_pieces,
@@ -42,6 +42,7 @@ class Translation:
     Attributes:
         text: the best hypothesis.
         score: its log-probability (nats) over its length in tokens (the end included) to the power `length_penalty`.
+            As in the library, one that is cut off at its most tokens ends for nothing.
         n_best: the best hypotheses and their scores, the first one included, the best first.
     """
 
@@ -284,13 +285,13 @@ class Translator:
         return len(self.tokenizer(text, verbose=False).input_ids)
 
     def _prefix_ids(self, prefix: str) -> list[int]:
-        ids = self.tokenizer(text_target=prefix, add_special_tokens=False, verbose=False).input_ids
-        return ids if prefix.strip() else []
+        prefix = prefix.rstrip()  # the next word brings its own space
+        return self.tokenizer(text_target=prefix, add_special_tokens=False, verbose=False).input_ids if prefix else []
 
     @cached_property
     def _going_on(self) -> set[int]:
         """The tokens that go on with the word before them."""
-        return {index for token, index in self.tokenizer.get_vocab().items() if goes_on(token)}
+        return going_on(self.tokenizer)
 
     def _must_search(self, how: "Search") -> bool:
         """Whether something is asked for that only our own search does."""
@@ -327,6 +328,7 @@ class Translator:
                     own = slice(row * how.n_best, (row + 1) * how.n_best)
                     pairs = zip(hypotheses[own], scores[own], strict=True)
                     found = [pair for pair in pairs if pair[1] > NEVER / 2]  # fewer where there are no more
+                    found.sort(key=lambda pair: -pair[1])  # samples come as they were drawn
                     text, score = found[0] if found else ("", 0.0)
                     results[index] = Translation(text, score, tuple(found) or NOTHING.n_best)
                 bar.update(len(indices))

@@ -104,7 +104,10 @@ def measure(name: str, *, tokenize: str = "13a", lowercase: bool = False) -> Mea
         return Measure("BLEU (tokenised, lower-cased)", BLEU(tokenize="none", lowercase=True, force=True))
     if name == "bleu_compound":
         return Measure(
-            "BLEU (compounds split)", BLEU(tokenize="none", force=True), _split_compounds(), "|moses|compounds"
+            "BLEU (compounds split)",
+            BLEU(tokenize="none", lowercase=lowercase, force=True),
+            _split_compounds(),
+            "|moses|compounds",
         )
     raise ValueError(f"measure {name!r} is unknown: one of {', '.join(MEASURES)}")
 
@@ -120,11 +123,11 @@ def _split_compounds() -> Callable[[Sequence[str]], list[str]]:
     import re
 
     tokenizer, normalizer = MosesTokenizer(lang="de"), MosesPunctNormalizer(lang="de")
-    compound = re.compile(r"(?<=\S)-(?=\S)")
+    compound = re.compile(r"(\S)-(\S)")  # as in its script, a letter between two hyphens is taken once
 
     def prepare(texts: Sequence[str]) -> list[str]:
         tokenised = (tokenizer.tokenize(normalizer.replace_unicode_punct(text), return_str=True) for text in texts)
-        return [compound.sub(" ##AT##-##AT## ", text) for text in tokenised]
+        return [compound.sub(r"\1 ##AT##-##AT## \2", text) for text in tokenised]
 
     return prepare
 

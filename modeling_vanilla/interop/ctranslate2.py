@@ -1,5 +1,6 @@
 """CTranslate2 (an extra): our models in its format, and `Translator` on its engine."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -12,6 +13,8 @@ from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.decoding.lengths import max_new_tokens
 from modeling_vanilla.decoding.translator import NOTHING, Search, Translation, Translator
 from modeling_vanilla.interop.common import first_line, new_folder, read_model
+
+logger = logging.getLogger(__name__)
 
 BLOCK = 4096  # sentences handed to the engine at once
 SINUSOIDS = 2048  # positions of a model whose own table would grow
@@ -80,6 +83,10 @@ def convert(name_or_path: str | Path, folder: str | Path, quantization: Literal[
     spec.save(str(folder))
     tokenizer.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
+    own = model.generation_config
+    for name, value, known in (("early_stopping", "never", "true or false"), ("length_penalty_type", "paper", "power")):
+        if getattr(own, name, None) == value:
+            logger.warning("%s: its %s is %s, which CTranslate2 doesn't know: give %s", folder, name, value, known)
 
 
 def open_translator(folder: str | Path, device: Any = None, dtype: str = "auto") -> "CTranslate2Translator":
@@ -133,9 +140,14 @@ class CTranslate2Translator(Translator):
 
     def _must_search(self, how: Search) -> bool:
         if any(how.prefixes) or any(how.phrases) or (how.length_penalty_type != "power" and how.num_beams > 1):
-            raise ValueError("ctranslate2 knows no prefixes, glossary or length_penalty_type: use engine='vanilla'")
-        if how.generate_kwargs.get("early_stopping") == "never":
-            raise ValueError("ctranslate2 can't search until nothing better can come: use engine='vanilla'")
+            raise ValueError(
+                "ctranslate2 knows no prefixes, glossary or length_penalty_type paper: use engine='vanilla'"
+            )
+        if how.generate_kwargs.get("early_stopping", self.generation_config.early_stopping) == "never":
+            raise ValueError(
+                "ctranslate2 can't search until nothing better can come (early_stopping never, given or the model's "
+                "own): give another, or use engine='vanilla'"
+            )
         return False
 
     def _translate_ids(

@@ -127,6 +127,14 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
                 f"lr_scheduler_kwargs={self.lr_scheduler_kwargs}: the paper's schedule has none; use warmup_steps and "
                 "learning_rate"
             )
+        if self.warmup_init_lr is not None and self.lr_scheduler_type != SchedulerType.INVERSE_SQRT:
+            raise ValueError(
+                f"warmup_init_lr={self.warmup_init_lr}: has no effect with lr_scheduler_type="
+                f"{SchedulerType(self.lr_scheduler_type).value}: "
+                "leave it out"
+            )
+        if self.warmup_init_lr is not None and not self.warmup_init_lr >= 0:
+            raise ValueError(f"warmup_init_lr={self.warmup_init_lr}: must be at least 0 (fairseq: 1e-7)")
         if not self.average_tokens_across_devices:
             raise ValueError("average_tokens_across_devices=False: the loss is always averaged over all tokens")
         if not 0 <= self.label_smoothing_factor < 1:
@@ -144,6 +152,10 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"r_drop={self.r_drop}: must be at least 0, which is without it (5 in its paper)")
         if self.average_last and self.average_best:
             raise ValueError("average_last and average_best: give one of the two")
+        if self.load_best_model_at_end and (self.average_last or self.average_best):
+            raise ValueError(
+                "load_best_model_at_end: the mean by average_last or average_best takes its place: give one"
+            )
         if self.keep_best and self.save_total_limit:
             raise ValueError("keep_best and save_total_limit: give one of the two; keep_best keeps the newest as well")
         kept = self.keep_best or self.save_total_limit or 0

@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError, safe_open
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.training.arguments import VanillaTrainingArguments
-from modeling_vanilla.training.checkpoints import checkpoints, remove, sound_checkpoints, state_of, step_of
+from modeling_vanilla.training.checkpoints import checkpoints, is_due, remove, sound_checkpoints, state_of, step_of
 
+TOKENIZER = "tokenizer.json"
 BESIDE_WEIGHTS = ("config.json", "generation_config.json", "tokenizer*", "preprocessor_config.json")
 
 
@@ -41,6 +44,8 @@ def average_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
             total = torch.zeros(file.get_slice(name).get_shape(), dtype=torch.float64)
             for folder, model in zip(folders, models, strict=True):
                 weight = model[name].get_tensor(name)
+                if not weight.is_floating_point():
+                    raise ValueError(f"{folder}: {name} is {weight.dtype}: quantised weights have no mean")
                 if weight.shape != total.shape:
                     raise ValueError(
                         f"{folder}: another model than {folders[0]}: {name} is {tuple(weight.shape)}, not "
@@ -77,6 +82,9 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> No
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output}: exists, and isn't an empty folder: choose another")
     average = average_weights(folders)
+    for folder in folders[:-1]:
+        if different := _differences(Path(folder), last):
+            raise ValueError(f"{folder}: another model than {last}: they differ in {', '.join(different)}")
     try:
         output.mkdir(parents=True, exist_ok=True)
         save_torch_state_dict(average, output, metadata={"format": "pt"})
@@ -87,9 +95,30 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> No
         raise ValueError(f"{output}: can't be written: {error.strerror}") from error
 
 
+def _differences(one: Path, other: Path) -> list[str]:
+    """What two folders' models compute otherwise: of their settings but for dropout, and of their tokenizers."""
+    configs = [_read_json(folder / "config.json") for folder in (one, other)]
+    if not all(configs):
+        return []
+    names = {"model_type", *VanillaConfig.__dataclass_fields__} - {"dropout", "attention_dropout", "activation_dropout"}
+    different = [name for name in sorted(names) if configs[0].get(name) != configs[1].get(name)]
+    tokenizers = [
+        [file.read_bytes() for file in (folder / TOKENIZER, folder.parent / TOKENIZER) if file.is_file()][:1]
+        for folder in (one, other)
+    ]
+    return different + ["tokenizer"] * (all(tokenizers) and tokenizers[0] != tokenizers[1])
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
 def last_checkpoints(folder: str | Path, count: int) -> list[Path]:
-    """The newest `count` complete checkpoints of a run, the oldest first."""
-    newest = list(islice(sound_checkpoints(Path(folder)), max(count, 0)))
+    """The newest `count` complete checkpoints of a run, the oldest first; without what an interruption wrote."""
+    newest = list(islice(filter(is_due, sound_checkpoints(Path(folder))), max(count, 0)))
     return _enough(newest, count, folder)[::-1]
 
 

@@ -15,6 +15,7 @@ PREFIX = "checkpoint-"
 ASIDE = "unfinished-checkpoint"  # where a checkpoint is written until it is whole
 MANIFEST = "manifest.json"  # its last file: the size and the SHA-256 of all others
 STATE = "trainer_state.json"
+BETWEEN = "between"  # stands in a checkpoint that an interruption wrote where none was due
 
 
 def step_of(checkpoint: Path) -> int:
@@ -26,6 +27,11 @@ def checkpoints(folder: Path) -> list[Path]:
     """All folders that are called checkpoints, sound or not, the newest last."""
     found = [path for path in folder.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdecimal() and path.is_dir()]
     return sorted(found, key=step_of)
+
+
+def is_due(checkpoint: Path) -> bool:
+    """Whether an undisturbed run would have written it: those alone are counted and averaged."""
+    return not (checkpoint / BETWEEN).is_file()
 
 
 def seal(folder: Path) -> None:
@@ -108,9 +114,11 @@ def _sync(path: Path) -> None:
 
 __all__ = [
     "ASIDE",
+    "BETWEEN",
     "STATE",
     "checkpoints",
     "fault_of",
+    "is_due",
     "last_checkpoint",
     "publish",
     "remove",

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from transformers import TrainerCallback
+from transformers.trainer_utils import SaveStrategy
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -32,6 +33,7 @@ class CheckpointOnInterrupt(TrainerCallback):
         self.accelerator = accelerator
         self.requested = False  # of this process
         self.stopping = False  # agreed on by all
+        self.between = False  # and no checkpoint was due
         self._previous: dict[signal.Signals, Any] = {}
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -40,7 +42,7 @@ class CheckpointOnInterrupt(TrainerCallback):
         self.requested = True
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self.requested = self.stopping = False
+        self.requested = self.stopping = self.between = False
         if threading.current_thread() is threading.main_thread():  # only there may handlers be set
             self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
 
@@ -50,7 +52,8 @@ class CheckpointOnInterrupt(TrainerCallback):
             flag = torch.tensor([int(self.requested)], device=self.accelerator.device)
             self.stopping = bool(self.accelerator.reduce(flag, reduction="sum").item())
         if self.stopping:
-            control.should_save = True
+            due = control.should_save or (args.save_strategy == SaveStrategy.EPOCH and float(state.epoch).is_integer())
+            control.should_save, self.between = True, not due
 
     def on_save(self, args, state, control, **kwargs):
         if self.stopping:

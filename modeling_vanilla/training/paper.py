@@ -19,7 +19,18 @@ from modeling_vanilla.interop.hub import make_repository, push
 from modeling_vanilla.training.arguments import VanillaTrainingArguments
 from modeling_vanilla.training.averaging import average_weights, best_checkpoints, keep_best, last_checkpoints
 from modeling_vanilla.training.bad_updates import FOLDER, BadUpdate, GradientWatch, likely_cause, save_update
-from modeling_vanilla.training.checkpoints import ASIDE, STATE, checkpoints, last_checkpoint, publish, remove, seal
+from modeling_vanilla.training.checkpoints import (
+    ASIDE,
+    BETWEEN,
+    STATE,
+    checkpoints,
+    is_due,
+    last_checkpoint,
+    publish,
+    remove,
+    seal,
+)
+from modeling_vanilla.training.hardware import keep_kernels
 from modeling_vanilla.training.interruption import CheckpointOnInterrupt
 from modeling_vanilla.training.output import RESULTS
 from modeling_vanilla.training.schedule import inverse_sqrt_schedule, noam_peak
@@ -50,6 +61,8 @@ class PaperTrainer(Trainer):
 
     def __init__(self, model: Any = None, args: VanillaTrainingArguments | None = None, **kwargs: Any):
         super().__init__(model=model, args=args, **kwargs)
+        if self.args.bf16 and self.args.device.type == "cpu":
+            keep_kernels()
         self.model.config.use_cache = True  # Trainer turned it off, and would save that
         if self.args.learning_rate is None:
             if self.args.warmup_steps < 1 and self.args.max_steps < 0:
@@ -59,6 +72,10 @@ class PaperTrainer(Trainer):
                 )
             warmup_steps = self.args.get_warmup_steps(self.args.max_steps)
             self.args.learning_rate = noam_peak(self.model.config.d_model, warmup_steps)
+        if self.args.warmup_init_lr is not None and self.args.warmup_init_lr > self.args.learning_rate:
+            raise ValueError(
+                f"warmup_init_lr={self.args.warmup_init_lr}: is above the peak, learning_rate={self.args.learning_rate}"
+            )
         if self.is_fsdp_enabled and (self.args.average_last or self.args.average_best):
             raise ValueError("average_last, average_best: not under FSDP; run `vanilla average` on the checkpoints")
         self._is_saving = False
@@ -108,6 +125,8 @@ class PaperTrainer(Trainer):
         try:
             super()._save_checkpoint(model, trial)
             self._running_loss_file(folder / ASIDE / name).write_text(json.dumps(self._running_loss()))
+            if self.interruption.between:
+                (folder / ASIDE / name / BETWEEN).touch()
         except (OSError, SafetensorError, RuntimeError) as error:
             fault = error
         finally:
@@ -139,13 +158,14 @@ class PaperTrainer(Trainer):
         seal(aside / name)
         publish(aside / name, folder / name)
         aside.rmdir()
+        remove(path for path in checkpoints(folder) if path.name != name and not is_due(path))
         if self.args.keep_best:
             keep_best(folder, self.args, self.state.log_history)
         elif limit := self.args.save_total_limit:
             best_one = self.state.best_model_checkpoint if self.args.load_best_model_at_end else None
-            kept = {Path(best_one or "").name, name}
-            older = [path for path in checkpoints(folder) if path.name not in kept]
-            remove(older[: max(0, len(checkpoints(folder)) - limit)])
+            kept, due = {Path(best_one or "").name, name}, [path for path in checkpoints(folder) if is_due(path)]
+            older = [path for path in due if path.name not in kept]
+            remove(older[: max(0, len(due) - limit)])
 
     def _any_process(self, mine: bool) -> bool:
         """Whether it is so on any process."""

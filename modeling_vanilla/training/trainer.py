@@ -214,7 +214,7 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
             end = MaxLengthPerSource(limits, num_beams, model.config.eos_token_id, ids.device)
             settings |= {"max_length": max(limits) + 1, "logits_processor": [end]}  # with the start token
         if settings.get("num_beams") == 1:
-            settings["length_penalty"] = None  # means nothing to greedy search, which would say so each time
+            settings |= {"length_penalty": None, "early_stopping": None}  # of which greedy search would complain
         return model.generate(ids, attention_mask=mask, **settings)[:, 1:].tolist()
 
     def _in_order(self, dataloader: Any, gathered: list) -> tuple[np.ndarray, np.ndarray]:

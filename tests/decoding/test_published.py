@@ -5,12 +5,14 @@ import itertools
 import math
 
 import pytest
+import tokenizers
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from modeling_vanilla.decoding import Glossary, Translator
 from modeling_vanilla.decoding.alignment import align, cross_attention, pharaoh, words
 from modeling_vanilla.decoding.constraints import Constraints
-from modeling_vanilla.decoding.glossary import phrase_ids
+from modeling_vanilla.decoding.glossary import going_on, phrase_ids
 from modeling_vanilla.decoding.lengths import length_divisor, max_new_tokens
 from modeling_vanilla.decoding.search import Member, search
 from tests.fixtures import corpus
@@ -267,6 +269,87 @@ def test_a_phrase_in_a_script_without_spaces_has_none_before_it(translator):
     ids = phrase_ids("猫", translator.tokenizer)
     assert translator.tokenizer.decode([translator.tokenizer.bos_token_id, 20, *ids])[-1] == "猫"
     assert " 猫" not in "x" + "".join(translator.tokenizer.convert_ids_to_tokens(ids))
+
+
+def other_tokenizer(kind: str) -> PreTrainedTokenizerFast:
+    """Of the kinds that aren't ours, made of the same text."""
+    sides = [text for pair in PAIRS for text in pair]
+    if kind == "WordPiece":
+        tokenizer = tokenizers.BertWordPieceTokenizer(lowercase=False, strip_accents=False)
+    elif kind == "byte-level":
+        tokenizer = tokenizers.ByteLevelBPETokenizer()
+    elif kind == "SentencePiece":
+        tokenizer = tokenizers.SentencePieceBPETokenizer()
+    else:
+        tokenizer = tokenizers.CharBPETokenizer(suffix="</w>")
+    tokenizer.train_from_iterator(sides, vocab_size=300, min_frequency=1, show_progress=False)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer._tokenizer, unk_token="<unk>")
+
+
+@pytest.mark.parametrize("kind", ["WordPiece", "byte-level", "SentencePiece"])
+def test_what_goes_on_with_a_word_is_known_of_other_tokenizers(kind):
+    """The pieces of each word but its first, and no first one."""
+    tokenizer = other_tokenizer(kind)
+    continuing, before = going_on(tokenizer), tokenizer("Der", add_special_tokens=False).input_ids
+    every = {word for pair in PAIRS for text in pair for word in text.split() if word.isalnum()} | {"Köter", "ßß"}
+    every |= {word[::-1] for word in every}  # which come in pieces
+    several = 0
+    for word in every:
+        ids = tokenizer(f"Der {word}", add_special_tokens=False).input_ids
+        assert ids[: len(before)] == before
+        first, *others = ids[len(before) :]
+        assert first not in continuing
+        assert set(others) - {tokenizer.unk_token_id} <= continuing
+        several += len(others)
+    assert several > 30
+
+
+@pytest.mark.parametrize("kind", ["WordPiece", "byte-level", "SentencePiece"])
+def test_a_phrase_is_what_it_is_within_a_sentence(kind):
+    tokenizer = other_tokenizer(kind)
+    sentence = tokenizer("Der Hund", add_special_tokens=False).input_ids
+    phrase = phrase_ids("Hund", tokenizer)
+    assert sentence[-len(phrase) :] == phrase
+
+
+def test_a_tokenizer_that_marks_the_ends_of_words_knows_no_glossary():
+    with pytest.raises(ValueError, match="marks their ends"):
+        going_on(other_tokenizer("ends"))
+
+
+def test_bytes_within_a_letter_go_on(translator):
+    vocabulary = translator.tokenizer.get_vocab()
+    continuing = going_on(translator.tokenizer)
+    assert vocabulary["<0xC3>"] in continuing
+    assert vocabulary["<0x21>"] not in continuing
+
+
+def test_a_space_behind_a_prefix_changes_nothing(translator):
+    plain, spaced = (translator.translate(SOURCES[:2], prefixes=[p] * 2) for p in ("Der große", "Der große "))
+    assert plain == spaced
+
+
+def test_samples_come_best_first(translator):
+    torch.manual_seed(0)
+    (found,) = translator.translate(SOURCES[:1], num_beams=1, do_sample=True, n_best=6, top_k=0, temperature=1.5)
+    scores = [score for _, score in found.n_best]
+    assert len(set(scores)) > 1
+    assert scores == sorted(scores, reverse=True)
+    assert (found.text, found.score) == found.n_best[0]
+
+
+def test_where_the_limit_leaves_one_translation_there_is_one(translator):
+    prefix = "Der große Hund"
+    (found,) = translator.translate(SOURCES[:1], num_beams=4, n_best=4, prefixes=[prefix], max_len_a=0, max_len_b=1)
+    assert all(score > -1e6 for _, score in found.n_best)
+    assert found.text == prefix
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_processor_has_no_say_in_a_prefix(translator, num_beams):
+    (found,) = translator.translate(SOURCES[:1], num_beams=num_beams, prefixes=["Der Der"], no_repeat_ngram_size=1)
+    assert found.text.startswith("Der Der")
+    assert -1e6 < found.score < 0
 
 
 @pytest.mark.parametrize(

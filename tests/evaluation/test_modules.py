@@ -65,6 +65,22 @@ def test_compounds_are_split_as_in_the_paper():
     assert found.value > plain
 
 
+@pytest.mark.parametrize(("text", "split"), [
+    ("a-b", "a @ - @ b"), ("U-S-Wahl", "U @ - @ S-Wahl"), ("a--b", "a @ - @ -b"), ("- a -b c-", "- a -b c-"),
+])  # fmt: skip
+def test_compounds_are_split_by_the_scripts_own_substitution(text, split):
+    """Perl's s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g goes on behind what it matched."""
+    prepare = measure("bleu_compound").prepare
+    assert prepare([text]) == [split.replace("@ - @", "##AT##-##AT##")]
+
+
+def test_compounds_are_compared_without_case_where_that_is_asked():
+    for lowercase, case in ((True, "case:lc"), (False, "case:mixed")):
+        (found,) = corpus_scores(["Ein-Fall"], ["ein-fall"], measures=["bleu_compound"], bootstrap=0,
+                                 lowercase=lowercase)  # fmt: skip
+        assert case in found.signature
+
+
 def test_without_moses_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sacremoses", None)
     with pytest.raises(ValueError, match=r"vanilla-transformer\[moses\]"):

@@ -1,6 +1,8 @@
 """`vanilla translate`, `score`, `attention` and `evaluate` beyond the plain cases."""
 
+import gzip
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from modeling_vanilla.decoding import Translator
+from modeling_vanilla.decoding import Glossary, Translator
 from modeling_vanilla.scripts import attention, evaluate, score, translate
 
 from .test_command_line import REFERENCES, SOURCES, one_line_error
@@ -167,6 +169,10 @@ def test_what_a_comparison_or_saving_lacks_is_known_before_translating(trained, 
         ([trained, files[1], *data, "--trials", 0], "a comparison needs"),
         ([files[1], *data, "--save"], "results.json"),
         ([trained, *data, "--output", tmp_path], "is a folder"),
+        ([trained, *data, "--bootstrap", 1], "at least 2 resamplings"),
+        ([trained, *data, "--save", "--ensemble", trained], "leave out --ensemble"),
+        ([trained, *data, "--save", "--num_beams", 1, "--lowercase"], "leave out --num_beams, --lowercase"),
+        ([files[1], *data, "--num_beams", 8], "--num_beams: the systems are finished translations"),
     ):
         assert message in one_line_error(capsys, evaluate.run, *words)
 
@@ -174,6 +180,45 @@ def test_what_a_comparison_or_saving_lacks_is_known_before_translating(trained, 
 def test_a_figure_is_saved_under_the_name_that_training_gives_the_file():
     assert evaluate.data_set_name("x/test_2016.lc.norm.tok.en.gz") == "test_2016.lc.norm.tok"
     assert evaluate.data_set_name("test.en") == "test"
+
+
+def test_a_compressed_file_is_translated_as_it_is_plain(trained, files, tmp_path, capfd):
+    with gzip.open(tmp_path / "some.en.gz", "wb") as file:
+        file.write(Path(files[0]).read_bytes())
+    assert translate.run([str(trained), str(files[0])]) == 0
+    plain = lines(capfd)
+    assert translate.run([str(trained), str(tmp_path / "some.en.gz"), "--buffer", "3"]) == 0
+    assert lines(capfd) == plain
+
+
+def test_a_glossary_comes_through_a_pipe_and_is_never_empty(trained, tmp_path, capfd):
+    (tmp_path / "none.tsv").write_text("")
+    with os.fdopen(pipe_of(b"dog\tStuhl\n")) as pipe:
+        assert Glossary.read(f"/dev/fd/{pipe.fileno()}").terms == {"dog": "Stuhl"}
+    assert translate.run([str(trained), str(tmp_path / "none.tsv"), "--glossary", str(tmp_path / "none.tsv")]) == 2
+    assert "has no terms" in capfd.readouterr().err
+
+
+def pipe_of(data: bytes) -> int:
+    read, write = os.pipe()
+    with os.fdopen(write, "wb") as file:
+        file.write(data)
+    return read
+
+
+def test_a_line_too_long_for_the_table_has_no_alignment_and_the_rest_goes_on(trained, caplog):
+    translator = Translator.from_pretrained(trained)
+    short, long = SOURCES[0], " ".join(["dog"] * 60)
+    expected = translator.align([short], [short])
+
+    def align(sources, targets, max_tokens):
+        if long in sources:
+            raise ValueError("300 positions are more than 64")
+        return Translator.align(translator, sources, targets, max_tokens=max_tokens)
+
+    translator.align = align
+    assert translate.aligned(translator, [short, long, short], [short] * 3, 100) == [expected[0], (), expected[0]]
+    assert "no alignment of 'dog dog" in caplog.text
 
 
 def test_as_many_hypotheses_for_every_line(trained, tmp_path, capfd):

@@ -123,6 +123,22 @@ def test_sharded_checkpoints(tmp_path):
     assert "lm_head.weight" not in average  # the embedding, saved and averaged once
 
 
+def set_in(file: Path, **changes) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def to_int8(folder: Path) -> None:
+    state = load_file(folder / "model.safetensors")
+    name = next(name for name in state if name.endswith("fc1.weight"))
+    save_file(state | {name: state[name].to(torch.int8)}, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("words", [["--last", "2", "--metric", "bleu"], []])
+def test_options_that_would_do_nothing_are_refused(averaged, tmp_path, capsys, words):
+    assert main(["average", str(averaged), *words, "--output", str(tmp_path / "c")]) == 2
+    assert ("no effect without --best" if words else "alone: give two or more") in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -130,11 +146,15 @@ def test_sharded_checkpoints(tmp_path):
         (lambda folder: (folder / "model.safetensors").write_bytes(b"rubbish"), "no model in safetensors"),
         (lambda folder: save_file({"w": torch.ones(2)}, folder / "model.safetensors"), "another model"),
         (shutil.rmtree, "no model in safetensors"),
+        (lambda folder: set_in(folder / "config.json", encoder_attention_heads=1), "differ in encoder_attention_heads"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "differ in tokenizer"),
+        (to_int8, "torch.int8: quantised weights have no mean"),
     ],
 )
 def test_what_cannot_be_averaged_is_named(tmp_path, capsys, spoil, message):
     for name in ("a", "b"):
         make_model().save_pretrained(tmp_path / name)
+        (tmp_path / name / "tokenizer.json").write_text('{"of": "both"}')
     spoil(tmp_path / "b")
     assert main(["average", str(tmp_path / "a"), str(tmp_path / "b"), "--output", str(tmp_path / "c")]) == 2
     error = capsys.readouterr().err
@@ -209,6 +229,11 @@ def test_knows_which_way_a_metric_is_better(tmp_path, metric, greater):
         ({"average_best": -1}, "at least 0"),
         ({"save_only_model": True}, "couldn't go on"),
         ({"generation_num_beams": 0}, "at least 1"),
+        ({"average_last": 2, "load_best_model_at_end": True, "eval_strategy": "steps"}, "takes its place"),
+        ({"average_best": 2, "load_best_model_at_end": True, "eval_strategy": "steps"}, "takes its place"),
+        ({"warmup_init_lr": -1.0}, "at least 0"),
+        ({"warmup_init_lr": math.nan}, "at least 0"),
+        ({"warmup_init_lr": 1e-7, "lr_scheduler_type": "cosine"}, "no effect with lr_scheduler_type=cosine"),
         ({"bpe_dropout": 1.0}, "below 1"),
         ({"r_drop": -1.0}, "at least 0"),
     ],

@@ -15,7 +15,17 @@ from safetensors.torch import load_file
 
 from modeling_vanilla.scripts import train
 from modeling_vanilla.training import VanillaTrainer
-from modeling_vanilla.training.checkpoints import ASIDE, checkpoints, fault_of, last_checkpoint, remove, seal
+from modeling_vanilla.training.averaging import last_checkpoints
+from modeling_vanilla.training.checkpoints import (
+    ASIDE,
+    checkpoints,
+    fault_of,
+    is_due,
+    last_checkpoint,
+    remove,
+    seal,
+)
+from modeling_vanilla.training.interruption import TrainingInterrupted
 from tests.fixtures import train_words, write_corpus
 
 from .conftest import make_model, make_pairs
@@ -124,6 +134,37 @@ def test_the_newest_and_the_best_stay(tmp_path, limit):
     saved = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
     for name, weight in saved.items():
         assert torch.equal(one.model.state_dict()[name], weight)
+
+
+def interrupt(folder, step: int, **settings) -> None:
+    one, last = trainer(folder, **settings), last_checkpoint(folder)
+    one.interruption.on_step_begin = lambda args, state, control, **_: setattr(
+        one.interruption, "requested", state.global_step == step - 1
+    )
+    with pytest.raises(TrainingInterrupted):
+        one.train(resume_from_checkpoint=str(last) if last else None)
+
+
+@pytest.mark.parametrize("step", [4, 5])
+def test_an_interrupted_run_ends_with_the_mean_of_the_undisturbed_ones_checkpoints(tmp_path, step):
+    settings = {"save_total_limit": 3, "average_last": 3}
+    interrupt(tmp_path, step, **settings)
+    assert names(tmp_path) == ["checkpoint-2", "checkpoint-4", "checkpoint-5"][: step - 2]
+    assert [is_due(path) for path in checkpoints(tmp_path)] == [True, True, False][: step - 2]
+    interrupt(tmp_path, 7, **settings)  # and once more, from there
+    one = trainer(tmp_path, **settings)
+    one.train(resume_from_checkpoint=str(last_checkpoint(tmp_path)))
+    assert names(tmp_path) == ["checkpoint-4", "checkpoint-6", "checkpoint-8"]
+    assert [path.name for path in last_checkpoints(tmp_path, 3)] == names(tmp_path)
+
+
+def test_a_checkpoint_that_was_due_when_the_run_was_interrupted_counts(tmp_path):
+    settings = {"save_strategy": "epoch", "num_train_epochs": 3, "max_steps": -1}
+    probe = trainer(tmp_path / "probe", **settings)
+    steps = len(probe.get_train_dataloader())
+    interrupt(tmp_path, steps, **settings)
+    (only,) = checkpoints(tmp_path)
+    assert is_due(only)
 
 
 def fail_at(monkeypatch, where: str, error: Exception, call: int = 2) -> None:

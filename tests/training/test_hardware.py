@@ -1,12 +1,49 @@
 """What is said of the machine."""
 
+import os
 import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from modeling_vanilla.training import hardware
+
+MANY_SHAPES = """
+import os, time, torch
+from modeling_vanilla.training.hardware import keep_kernels
+if os.environ.pop("KEEP"): keep_kernels()
+torch.set_num_threads(1)
+weight = torch.ones(128, 128, dtype=torch.bfloat16)
+inputs = [torch.ones(n, 128, dtype=torch.bfloat16) for n in range(1, 1500)]
+for _ in range(2):
+    start = time.process_time()
+    for x in inputs:
+        x @ weight
+    print(time.process_time() - start)
+"""
+
+
+@pytest.mark.skipif(not torch.cpu._is_amx_tile_supported(), reason="oneDNN makes these kernels where there is AMX")
+def test_kernels_of_more_shapes_than_onednn_keeps_are_made_once():
+    again = {}
+    for keep in ("yes", ""):
+        environment = {name: value for name, value in os.environ.items() if "CACHE_CAPACITY" not in name}
+        done = subprocess.run(
+            [sys.executable, "-c", MANY_SHAPES], env=environment | {"KEEP": keep}, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        again[keep] = float(done.stdout.split()[1])
+    assert again["yes"] < again[""] / 3  # a tenth, as a rule
+
+
+def test_what_the_environment_says_of_kernels_stays(monkeypatch):
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "")
+    hardware.keep_kernels()
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7"
+
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
