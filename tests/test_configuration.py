@@ -98,7 +98,7 @@ REFUSED = [
         for name in ("dropout", "attention_dropout", "activation_dropout")
         for value in (-0.1, 1, 1.5, float("nan"))
     ),
-    ({"layer_norm_eps": -1e-5}, ["layer_norm_eps=-1e-05", "0"]),
+    ({"layer_norm_eps": -1e-5}, ["layer_norm_eps=-1e-05", "above 0"]),
     ({"encoder_attention_heads": 7}, ["d_model=512", "encoder_attention_heads=7", "give d_k and d_v"]),
     ({"decoder_attention_heads": 7}, ["d_model=512", "decoder_attention_heads=7", "give d_k and d_v"]),
     ({"encoder_attention_heads": 7, "d_k": 64}, ["d_model=512", "encoder_attention_heads=7", "give d_k and d_v"]),

@@ -4,8 +4,9 @@ import sys
 
 import pytest
 import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_vanilla.decoding import Translator
+from modeling_vanilla.decoding import Glossary, Translator
 from modeling_vanilla.interop import ctranslate2 as ours
 from modeling_vanilla.scripts.main import main
 from tests.fixtures import corpus
@@ -40,7 +41,7 @@ def test_translations_and_scores_are_ours(trained, converted, num_beams, length_
         {"position_encoding": "learned", "max_position_embeddings": 200, "position_offset": 2},
         {"activation_function": "gelu"},
         {"use_bias": False},
-        {"output_bias": True},
+        {"output_bias": False},
         {"tied_embeddings": "none"},
         {"scale_embedding": False},
         {"sinusoid_layout": "tensor2tensor", "position_offset": 2},
@@ -119,6 +120,34 @@ def test_a_long_source_is_read_to_its_end(trained, converted):
 def test_a_search_without_an_early_end_is_refused(converted):
     with pytest.raises(ValueError, match="can't search until nothing better can come"):
         Translator.from_pretrained(converted).translate(["the"], early_stopping="never")
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"prefixes": ["x"]}, "knows no prefixes"), ({"glossary": Glossary({"the": "x"})}, "knows no prefixes, glossary"),
+    ({"length_penalty_type": "paper", "num_beams": 4}, "length_penalty_type paper"),
+    ({"top_k": 3}, "doesn't know top_k"),
+])  # fmt: skip
+def test_what_the_engine_does_not_know_is_refused(converted, settings, message):
+    with pytest.raises(ValueError, match=message):
+        Translator.from_pretrained(converted).translate(["the"], **{"num_beams": 2} | settings)
+
+
+@pytest.mark.parametrize("verb", ["score", "align"])
+def test_given_translations_are_neither_scored_nor_aligned(converted, verb):
+    with pytest.raises(ValueError, match="neither scores nor aligns"):
+        getattr(Translator.from_pretrained(converted), verb)(["the"], ["x"])
+
+
+def test_what_a_model_says_and_the_engine_does_not_know_is_said_at_once(trained, tmp_path, caplog):
+    model = AutoModelForSeq2SeqLM.from_pretrained(trained)
+    model.generation_config.update(early_stopping="never", length_penalty_type="paper", num_beams=4)
+    model.save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(trained).save_pretrained(tmp_path / "model")
+    ours.convert(tmp_path / "model", tmp_path / "ct2")
+    assert "its early_stopping is never, which CTranslate2 doesn't know: give true or false" in caplog.text
+    assert "its length_penalty_type is paper" in caplog.text
+    with pytest.raises(ValueError, match="can't search until nothing better can come"):
+        Translator.from_pretrained(tmp_path / "ct2").translate(["the"], length_penalty_type="power")
 
 
 def test_the_command_line_converts_and_translates(trained, tmp_path, capsys):

@@ -98,6 +98,22 @@ def test_a_mean_that_is_worse_than_a_single_checkpoint_is_said(tmp_path, caplog,
     assert ("average fewer, or none" in caplog.text) == warns
 
 
+def test_a_run_ends_with_the_mean_of_its_best_checkpoints(tmp_path):
+    words = train_words(
+        write_corpus(tmp_path / "data"), tmp_path / "model", max_steps=60, save_strategy="steps", save_steps=10,
+        eval_strategy="steps", eval_steps=10, average_best=2, keep_best=2, learning_rate=0.2, warmup_steps=60,
+        predict_with_generate="false",
+    )  # fmt: skip
+    run(load_recipe(None, words))
+    history = json.loads((tmp_path / "model" / "results.json").read_text())["history"]
+    nll = {entry["step"]: entry["eval_nll"] for entry in history if "eval_nll" in entry}
+    best = sorted(nll, key=nll.get)[:2]
+    assert sorted(best) != [50, 60]  # else the last two would do
+    found = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model").state_dict()
+    expected = plain_mean([tmp_path / "model" / f"checkpoint-{step}" for step in best])
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
 def test_half_precision_is_summed_in_double(tmp_path):
     """In bf16 a sum of 300 ones and a hundredth would stay at 256."""
     for index in range(300):
@@ -265,6 +281,9 @@ def test_too_few_checkpoints_leave_the_model_as_it_is(tmp_path, caplog):
     )  # fmt: skip
     run(load_recipe(None, words))
     assert "not averaged" in caplog.text
+    last = load_file(tmp_path / "model" / "checkpoint-20" / "model.safetensors")
+    finished = load_file(tmp_path / "model" / "model.safetensors")
+    assert all(torch.equal(finished[name], weight) for name, weight in last.items())
     assert (tmp_path / "model" / "results.json").is_file()
 
 

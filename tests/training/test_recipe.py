@@ -1,8 +1,9 @@
 """Recipes: what they may say, who wins, and what is said to a mistake."""
 
 import pytest
+import torch
 
-from modeling_vanilla import VanillaConfig
+from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.training.recipe import config_fields, load_preset, load_recipe, make_parser, shipped_names
 
 
@@ -135,7 +136,11 @@ def test_presets_have_the_size_they_say(name, vocab_size, parameters):
         n * (attention + feed_forward + 2 * norm) + n * (2 * attention + feed_forward + 3 * norm) + vocab_size * d
     )
     assert expected == parameters
-    assert VanillaConfig(vocab_size=vocab_size, **preset).d_model == d
+    with torch.device("meta"):
+        model = VanillaForConditionalGeneration(VanillaConfig(vocab_size=vocab_size, **preset))
+    assert model.num_parameters() == parameters
+    heads = {"tiny": 4, "small": 4, "base": 8, "big": 16}[name]
+    assert (model.config.encoder_attention_heads, model.config.decoder_attention_heads) == (heads, heads)
 
 
 def test_base_preset_is_the_default_config():

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from datasets import Dataset
+from safetensors.torch import load_file
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerFast, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_pt_utils import LabelSmoother
 
@@ -151,8 +152,14 @@ def test_loss_falls_on_a_task_that_can_be_learnt(tmp_path, pairs):
 
 
 def test_bf16_trains(tmp_path, pairs):
-    trainer = VanillaTrainer(make_model(0.1), arguments(tmp_path, bf16=True, max_steps=20), train_dataset=pairs)
+    trainer, seen = (
+        VanillaTrainer(make_model(0.1), arguments(tmp_path, bf16=True, max_steps=20), train_dataset=pairs),
+        set(),
+    )
+    layer = trainer.model.model.encoder.layers[0].fc1
+    layer.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
     trainer.train()
+    assert seen == {torch.bfloat16}
     assert losses(trainer)[-1] < losses(trainer)[0]
     assert all(p.dtype == torch.float32 for p in trainer.model.parameters())
 
@@ -309,9 +316,11 @@ def test_best_model_is_loaded_at_the_end_without_a_warning(tmp_path, pairs, capl
         train_dataset=pairs,
         eval_dataset=make_pairs(9),
     )
+    trainer.evaluate = lambda *_, **__: {"eval_nll": 1.0 if trainer.state.global_step == 4 else 2.0}
     trainer.train()
-    logged = [entry["eval_nll"] for entry in trainer.state.log_history if "eval_nll" in entry]
-    assert trainer.evaluate()["eval_nll"] == pytest.approx(min(logged), rel=1e-5)
+    best = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
+    state = trainer.model.state_dict()
+    assert all(torch.equal(state[name], weight) for name, weight in best.items())
     assert "missing keys" not in caplog.text
 
 
