@@ -168,29 +168,34 @@ def test_two_runs_with_one_seed_are_equal(trained, tmp_path):
         assert all(torch.equal(a.get_tensor(key), b.get_tensor(key)) for key in a.keys())  # noqa: SIM118
 
 
-def test_ctrl_c_leaves_a_checkpoint_from_which_the_same_command_ends_as_if_undisturbed(trained, tmp_path):
-    words = train_words(
-        trained.parent / "data", tmp_path / "out", dropout=0.1, max_steps=150, save_strategy="steps", save_steps=1000
-    )
-    command = [sys.executable, "-m", "modeling_vanilla.scripts.main", "train", *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for line in process.stdout:
-        if "'loss'" in line:  # twenty updates are done
-            break
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in errors
-    assert "interrupted at step" in errors
-    assert "the same command goes on from it" in errors
-    (checkpoint,) = (tmp_path / "out").glob("checkpoint-*")
-    assert int(checkpoint.name.rpartition("-")[2]) < 150
+SIGNALS_ITSELF = """
+import os, sys
+from modeling_vanilla.scripts.main import main
+from modeling_vanilla.training.interruption import CheckpointOnInterrupt
 
-    subprocess.run(command, capture_output=True, check=True)
-    whole = train_words(
-        trained.parent / "data", tmp_path / "whole", dropout=0.1, max_steps=150, save_strategy="steps", save_steps=1000
-    )
-    run(load_recipe(None, whole))
+def on_step_begin(self, args, state, control, **kwargs):
+    if state.global_step == 20:
+        os.kill(os.getpid(), int(sys.argv[1]))
+
+CheckpointOnInterrupt.on_step_begin = on_step_begin
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
+def test_a_signal_leaves_a_checkpoint_from_which_the_same_command_ends_as_if_undisturbed(trained, tmp_path, how):
+    settings = {"dropout": 0.1, "max_steps": 40, "save_strategy": "steps", "save_steps": 1000}
+    words = train_words(trained.parent / "data", tmp_path / "out", **settings)
+    command = [sys.executable, "-c", SIGNALS_ITSELF, str(int(how)), "train", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+    assert "interrupted at step 21" in done.stderr
+    assert "the same command goes on from it" in done.stderr
+    assert [path.name for path in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-21"]
+
+    run(load_recipe(None, words))
+    run(load_recipe(None, train_words(trained.parent / "data", tmp_path / "whole", **settings)))
     with (
         safe_open(tmp_path / "out/model.safetensors", "pt") as a,
         safe_open(tmp_path / "whole/model.safetensors", "pt") as b,
