@@ -51,7 +51,8 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> None:
-    args = parser().parse_args(argv)
+    options_of = parser()
+    args = options_of.parse_args(argv)
 
     from modeling_vanilla.data.text_files import read_parallel
     from modeling_vanilla.decoding.translator import as_line
@@ -68,7 +69,7 @@ def main(argv: Sequence[str]) -> None:
     single = len(names) == 1
     if single and (args.bootstrap < 0 or args.bootstrap == 1):
         raise ValueError(f"--bootstrap {args.bootstrap}: 0 for no interval, or at least 2 resamplings")
-    told = [f"--{name}" for name in DECODING if getattr(args, name) != parser().get_default(name)]
+    told = [f"--{name}" for name in DECODING if getattr(args, name) != options_of.get_default(name)]
     if told and all(Path(system).is_file() for system in args.systems):
         raise ValueError(f"{', '.join(told)}: the systems are finished translations, which nothing decodes")
     if args.save and (told or args.lowercase):

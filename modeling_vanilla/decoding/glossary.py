@@ -78,7 +78,7 @@ def word_mark(tokenizer: PreTrainedTokenizerBase) -> str:
     Raises:
         ValueError: where it marks the ends of words.
     """
-    tokens = [token for token in tokenizer.get_vocab() if token not in tokenizer.all_special_tokens]
+    tokens = tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens)
     if any(token.endswith("</w>") for token in tokens):
         raise ValueError("a glossary needs a tokenizer that marks where words begin; this one marks their ends (</w>)")
     counts = {mark: sum(token.startswith(mark) for token in tokens) for mark in (*BEGINS, GOES_ON)}
@@ -86,9 +86,8 @@ def word_mark(tokenizer: PreTrainedTokenizerBase) -> str:
     return most if counts[most] else ""
 
 
-def going_on(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+def going_on(tokenizer: PreTrainedTokenizerBase, mark: str) -> set[int]:
     """The tokens that go on with the word before them: they begin with a letter, and no mark of a word's beginning."""
-    mark = word_mark(tokenizer)
 
     def goes_on(token: str) -> bool:
         if mark == GOES_ON:
@@ -102,9 +101,11 @@ def going_on(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     return {index for token, index in tokenizer.get_vocab().items() if goes_on(token)}
 
 
-def phrase_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens of a phrase within a sentence; without the space before it where the script has none."""
-    mark = word_mark(tokenizer)
+def phrase_ids(text: str, tokenizer: PreTrainedTokenizerBase, mark: str) -> list[int]:
+    """
+    The tokens of a phrase within a sentence, by the tokenizer's `word_mark`; without the space before it where the
+    script has none.
+    """
     ids = tokenizer(text, add_special_tokens=False).input_ids
     first = tokenizer.convert_ids_to_tokens(ids[0])
     has_spaces = unicodedata.east_asian_width(text[0]) not in "WF"
@@ -116,4 +117,4 @@ def phrase_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return ids
 
 
-__all__ = ["Glossary", "going_on", "phrase_ids"]
+__all__ = ["Glossary", "going_on", "phrase_ids", "word_mark"]

@@ -21,7 +21,7 @@ from modeling_vanilla.data.tokenizer import tokenizer_digest
 from modeling_vanilla.decoding.alignment import Alignment, align
 from modeling_vanilla.decoding.constraints import NEVER, Constraints
 from modeling_vanilla.decoding.engines import OTHER_ENGINES, engine_of, load_model
-from modeling_vanilla.decoding.glossary import Glossary, going_on, phrase_ids
+from modeling_vanilla.decoding.glossary import Glossary, going_on, phrase_ids, word_mark
 from modeling_vanilla.decoding.lengths import (
     MaxLengthPerSource,
     join_pieces,
@@ -228,7 +228,8 @@ class Translator:
             if num_beams == 1:
                 raise ValueError("a glossary needs num_beams of at least 2: one can't weigh where a term goes")
             how.phrases = [
-                [phrase_ids(text, self.tokenizer) for text in glossary.translations(piece)] for piece in flat
+                [phrase_ids(text, self.tokenizer, self._word_mark) for text in glossary.translations(piece)]
+                for piece in flat
             ]
         if self._must_search(how) and not self._can_search(how):
             raise ValueError(
@@ -291,7 +292,11 @@ class Translator:
     @cached_property
     def _going_on(self) -> set[int]:
         """The tokens that go on with the word before them."""
-        return going_on(self.tokenizer)
+        return going_on(self.tokenizer, self._word_mark)
+
+    @cached_property
+    def _word_mark(self) -> str:
+        return word_mark(self.tokenizer)
 
     def _must_search(self, how: "Search") -> bool:
         """Whether something is asked for that only our own search does."""

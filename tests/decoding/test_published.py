@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from modeling_vanilla.decoding import Glossary, Translator
 from modeling_vanilla.decoding.alignment import align, cross_attention, pharaoh, words
 from modeling_vanilla.decoding.constraints import Constraints
-from modeling_vanilla.decoding.glossary import going_on, phrase_ids
+from modeling_vanilla.decoding.glossary import going_on, phrase_ids, word_mark
 from modeling_vanilla.decoding.lengths import length_divisor, max_new_tokens
 from modeling_vanilla.decoding.search import Member, search
 from tests.fixtures import corpus
@@ -266,7 +266,7 @@ def test_a_beam_wide_enough_finds_the_best_that_has_the_phrases(lively, phrases)
 
 
 def test_a_phrase_in_a_script_without_spaces_has_none_before_it(translator):
-    ids = phrase_ids("猫", translator.tokenizer)
+    ids = phrase_ids("猫", translator.tokenizer, word_mark(translator.tokenizer))
     assert translator.tokenizer.decode([translator.tokenizer.bos_token_id, 20, *ids])[-1] == "猫"
     assert " 猫" not in "x" + "".join(translator.tokenizer.convert_ids_to_tokens(ids))
 
@@ -290,7 +290,7 @@ def other_tokenizer(kind: str) -> PreTrainedTokenizerFast:
 def test_what_goes_on_with_a_word_is_known_of_other_tokenizers(kind):
     """The pieces of each word but its first, and no first one."""
     tokenizer = other_tokenizer(kind)
-    continuing, before = going_on(tokenizer), tokenizer("Der", add_special_tokens=False).input_ids
+    continuing, before = going_on(tokenizer, word_mark(tokenizer)), tokenizer("Der", add_special_tokens=False).input_ids
     every = {word for pair in PAIRS for text in pair for word in text.split() if word.isalnum()} | {"Köter", "ßß"}
     every |= {word[::-1] for word in every}  # which come in pieces
     several = 0
@@ -308,18 +308,18 @@ def test_what_goes_on_with_a_word_is_known_of_other_tokenizers(kind):
 def test_a_phrase_is_what_it_is_within_a_sentence(kind):
     tokenizer = other_tokenizer(kind)
     sentence = tokenizer("Der Hund", add_special_tokens=False).input_ids
-    phrase = phrase_ids("Hund", tokenizer)
+    phrase = phrase_ids("Hund", tokenizer, word_mark(tokenizer))
     assert sentence[-len(phrase) :] == phrase
 
 
 def test_a_tokenizer_that_marks_the_ends_of_words_knows_no_glossary():
     with pytest.raises(ValueError, match="marks their ends"):
-        going_on(other_tokenizer("ends"))
+        word_mark(other_tokenizer("ends"))
 
 
 def test_bytes_within_a_letter_go_on(translator):
     vocabulary = translator.tokenizer.get_vocab()
-    continuing = going_on(translator.tokenizer)
+    continuing = going_on(translator.tokenizer, word_mark(translator.tokenizer))
     assert vocabulary["<0xC3>"] in continuing
     assert vocabulary["<0x21>"] not in continuing
 
