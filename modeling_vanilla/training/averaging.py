@@ -17,6 +17,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.training.arguments import VanillaTrainingArguments
 from modeling_vanilla.training.checkpoints import checkpoints, is_due, remove, sound_checkpoints, state_of, step_of
+from modeling_vanilla.training.initial import CHANGEABLE
 
 TOKENIZER = "tokenizer.json"
 BESIDE_WEIGHTS = ("config.json", "generation_config.json", "tokenizer*", "preprocessor_config.json")
@@ -100,7 +101,7 @@ def _differences(one: Path, other: Path) -> list[str]:
     configs = [_read_json(folder / "config.json") for folder in (one, other)]
     if not all(configs):
         return []
-    names = {"model_type", *VanillaConfig.__dataclass_fields__} - {"dropout", "attention_dropout", "activation_dropout"}
+    names = {"model_type", *VanillaConfig.__dataclass_fields__} - CHANGEABLE
     different = [name for name in sorted(names) if configs[0].get(name) != configs[1].get(name)]
     tokenizers = [
         [file.read_bytes() for file in (folder / TOKENIZER, folder.parent / TOKENIZER) if file.is_file()][:1]
