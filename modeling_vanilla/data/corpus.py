@@ -19,7 +19,6 @@ from modeling_vanilla.data.arrow_files import kept_batches, write_arrow
 from modeling_vanilla.data.record_files import (
     USUAL_COLUMNS,
     choose_columns,
-    first_line,
     read_csv,
     read_json,
     read_parquet,
@@ -33,6 +32,7 @@ from modeling_vanilla.data.split_files import (
     nearest,
 )
 from modeling_vanilla.data.text_files import REPLACEMENT, file_digest, read_parallel, read_tsv
+from modeling_vanilla.errors import first_line
 
 logger = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from modeling_vanilla.data.arguments import DataArguments
 from modeling_vanilla.data.split_files import nearest
 from modeling_vanilla.data.text_files import open_binary, read_lines
+from modeling_vanilla.errors import first_line
 
 ColumnPath = tuple[str, ...]  # ("source",), or ("translation", "en")
 ROWS_PER_BATCH = 10_000
@@ -230,9 +231,3 @@ def _to_texts(values: pa.Array) -> list[Any]:
             values = values.dictionary_decode()
         cells = values.cast(pa.large_binary()).to_pylist()
         return [cell if cell is None else cell.decode("utf-8", "surrogateescape") for cell in cells]
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from modeling_vanilla.errors import not_loaded
+
 OTHER_ENGINES = {"ctranslate2": "model.bin", "onnx": "export.json"}  # and the file by which their folders are known
 
 
@@ -27,8 +29,7 @@ def load_model(
         model = AutoModelForSeq2SeqLM.from_pretrained(name_or_path, dtype=dtype, **{"use_safetensors": True} | kwargs)
         return model, AutoTokenizer.from_pretrained(name_or_path, **kwargs)
     except Exception as error:  # whatever a spoiled file makes the libraries raise
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ValueError(f"{name_or_path}: can't load a model from there: {first}") from error
+        raise ValueError(f"{name_or_path}: {not_loaded(name_or_path, 'model', error)}") from error
 
 
 __all__ = ["OTHER_ENGINES", "engine_of", "load_model"]

@@ -34,9 +34,4 @@ def new_folder(name: str | Path) -> Path:
     return folder
 
 
-def first_line(error: BaseException) -> str:
-    """What a library's exception says, in one line."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-__all__ = ["first_line", "new_folder", "read_model"]
+__all__ = ["new_folder", "read_model"]

@@ -12,7 +12,8 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.decoding.lengths import max_new_tokens
 from modeling_vanilla.decoding.translator import NOTHING, Search, Translation, Translator
-from modeling_vanilla.interop.common import first_line, new_folder, read_model
+from modeling_vanilla.errors import first_line
+from modeling_vanilla.interop.common import new_folder, read_model
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,8 @@ from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.decoding.engines import OTHER_ENGINES
 from modeling_vanilla.decoding.search import take_over
 from modeling_vanilla.decoding.translator import Search, Translator
-from modeling_vanilla.interop.common import first_line, new_folder, read_model
+from modeling_vanilla.errors import first_line
+from modeling_vanilla.interop.common import new_folder, read_model
 from modeling_vanilla.interop.onnx_graphs import example_inputs, graphs, most_positions, names
 from modeling_vanilla.modeling_vanilla import VanillaForConditionalGeneration
 

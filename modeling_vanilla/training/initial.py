@@ -7,6 +7,7 @@ import torch
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
+from modeling_vanilla.errors import not_loaded
 
 CHANGEABLE = {"dropout", "attention_dropout", "activation_dropout"}  # weights fit with any
 MAY_BE_NEW = ("classifier.", "patch_projection.")  # where an encoder is given another head
@@ -70,15 +71,11 @@ def load_tokenizer(setting: str, name: str | Path) -> PreTrainedTokenizerFast:
     try:
         return AutoTokenizer.from_pretrained(name)
     except Exception as error:
-        raise ValueError(f"{setting}={str(name)!r}: can't load a tokenizer from there: {_first_line(error)}") from error
+        raise ValueError(f"{setting}={str(name)!r}: {not_loaded(name, 'tokenizer', error)}") from error
 
 
 def _refusal(name: str, error: Exception) -> ValueError:
-    return ValueError(f"init_from={name!r}: can't load a model from there: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return ValueError(f"init_from={name!r}: {not_loaded(name, 'model', error)}")
 
 
 __all__ = ["CHANGEABLE", "differences", "initial_config", "load_initial", "load_tokenizer"]

@@ -11,7 +11,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import set_seed
 
 import modeling_vanilla
-from modeling_vanilla.interop.common import first_line
+from modeling_vanilla.errors import first_line
 from modeling_vanilla.interop.hub import push
 from modeling_vanilla.training import hardware
 from modeling_vanilla.training.jobs import JOBS

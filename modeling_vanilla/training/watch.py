@@ -50,9 +50,9 @@ class Watch(TrainerCallback):
             self.first = loss if self.first is None else self.first
             self.norms += [] if norm is None else [norm]
 
-    def on_log(self, args, state, control, logs=None, **kwargs):
+    def on_log(self, args, state, control, logs=None, model=None, **kwargs):
         loss, norm = loss_and_norm(logs or {})
-        if loss is not None:
+        if loss is not None and not getattr(model, "name_or_path", ""):  # a trained model, loaded, may be at its best
             self.first = loss if self.first is None else self.first
             warmup = args.get_warmup_steps(state.max_steps)
             if state.global_step >= max(2 * warmup, ENOUGH_LOGS) and loss > LEARNT * self.first:

@@ -160,7 +160,7 @@ def no_json(folder):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda folder: None, "init_from='.*source': can't load a model from there: "),
+        (lambda folder: None, "init_from='.*source': no such folder here, and can't load a model from the Hub: "),
         (other_model, "its model_type is 'marian', and 'vanilla' is needed"),
         (no_weights, "can't load a model from there: .*safetensors"),
         (no_json, "can't load a model from there: "),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import TrainerControl, TrainerState
 
+from modeling_vanilla import VanillaForConditionalGeneration
 from modeling_vanilla.training import VanillaTrainer
 from modeling_vanilla.training.watch import UPDATES, Watch, check_outputs, check_padding
 
@@ -35,6 +36,12 @@ def test_a_run_that_learns_is_left_in_peace(tmp_path, caplog):
 def test_a_flat_loss_is_said_once(tmp_path, caplog):
     train(tmp_path, learning_rate=1e-9)
     assert warnings(caplog).count("the loss is flat") == 1
+
+
+def test_a_trained_model_is_not_asked_to_learn_much(tmp_path, caplog):
+    make_model().save_pretrained(tmp_path / "model")
+    train(tmp_path / "run", VanillaForConditionalGeneration.from_pretrained(tmp_path / "model"), learning_rate=1e-9)
+    assert "flat" not in warnings(caplog)
 
 
 def test_a_flat_loss_during_warm_up_is_none(tmp_path, caplog):
