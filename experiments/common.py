@@ -39,7 +39,7 @@ class Options:
         folder: where its runs, table and picture go; runs that are finished there aren't made again.
         data: the folder that multi30k/ is in, or None for the built-in corpus.
         seeds: one run each.
-        spent: the seconds of trainings that this report needs and that were done before.
+        spent: of each training that this report needs, the seconds that were spent on it before.
     """
 
     size: str = "small"
@@ -100,8 +100,8 @@ class Report:
     data: str
     machine: str = field(default_factory=lambda: machine())
 
-    def markdown(self, name: str, command: str, seconds: float, picture: str) -> str:
-        made = f"`{command}`: {seconds / 60:.1f} minutes, trainings included; {self.data}; {self.machine}."
+    def markdown(self, name: str, command: str, duration: str, picture: str) -> str:
+        made = f"`{command}`: {duration}; {self.data}; {self.machine}."
         tables = "\n\n".join(table(header, rows) for header, rows in self.tables)
         return f"{made}\n\n{tables}\n\n![{name}]({picture})\n\n{self.found}\n"
 
@@ -150,6 +150,7 @@ def once(
         return folder, found
     folder.mkdir(parents=True, exist_ok=True)
     found = {**make(folder), "seconds": time.monotonic() - start}
+    options.spent.append(0.0)
     done.write_text(json.dumps(found), encoding="utf-8")
     return folder, found
 
@@ -216,7 +217,7 @@ def write(report: Report, name: str, options: Options, command: str, seconds: fl
         ValueError: the page has no such section.
     """
     section = check_section(name, docs)
-    seconds += sum(options.spent)
+    duration = f"{(seconds + sum(options.spent)) / 60:.1f} minutes{', trainings included' if options.spent else ''}"
     folder = options.folder if docs is None else docs.parent / docs.stem
     folder.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
@@ -224,9 +225,9 @@ def write(report: Report, name: str, options: Options, command: str, seconds: fl
     (folder / f"{name}.png").write_bytes(content.getvalue())
     if docs is None or section is None:
         page = folder / f"{name}.md"
-        page.write_text(report.markdown(name, command, seconds, f"{name}.png"), encoding="utf-8")
+        page.write_text(report.markdown(name, command, duration, f"{name}.png"), encoding="utf-8")
         return page
-    content_of = report.markdown(name, command, seconds, f"{docs.stem}/{name}.png")
+    content_of = report.markdown(name, command, duration, f"{docs.stem}/{name}.png")
     text = docs.read_text(encoding="utf-8")
     docs.write_text(section.sub(lambda found: found[1] + content_of + found[2], text), encoding="utf-8")
     return docs

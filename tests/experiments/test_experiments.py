@@ -61,7 +61,7 @@ def test_runs_of_other_data_or_settings_have_other_folders(tmp_path):
         _, found = once(options, "a run, w/o x", settings, make)
     assert found["figure"] == 1
     assert len(set(made)) == len(made) == 2
-    assert options.spent == [found["seconds"]]  # of the one that was there
+    assert options.spent == [0.0, 0.0, found["seconds"]]  # of the one that was there
 
 
 def test_one_run_takes_one_seed():
@@ -188,6 +188,9 @@ def test_a_report_replaces_its_section_of_the_page_and_no_other(tmp_path):
     page = tmp_path / "experiments.md"
     page.write_text("<!-- one -->\nold\n<!-- end of one -->\n<!-- two -->\nkept\n<!-- end of two -->\n")
     report = Report([(("a", "b"), [(1, 2)])], Figure(), r"Found \1 that.", "nothing")
+    write(report, "two", Options(), "vanilla experiment two", 30, page)
+    assert "`vanilla experiment two`: 0.5 minutes; nothing" in page.read_text()
+    page.write_text(page.read_text().replace("0.5", "kept"))
     write(report, "one", Options(spent=[10.0, 20.0]), "vanilla experiment one", 90, page)
     text = page.read_text()
     assert "old" not in text
