@@ -77,7 +77,7 @@ def smoothed_cross_entropy(
 def projected_cross_entropy(
     hidden_states: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, bias: torch.Tensor | None = None,
     label_smoothing: float = 0.0, num_items_in_batch: int | torch.Tensor | None = None, ignore_index: int = -100,
-    chunk_size: int | None = None,
+    chunk_size: int | None = None, penalty: Any = None,
 ) -> LossOutput:  # fmt: skip
     """
     `smoothed_cross_entropy` of `hidden_states @ weight.T + bias`, a chunk of tokens at a time.
@@ -89,6 +89,8 @@ def projected_cross_entropy(
         hidden_states: the decoder's output, `(..., D)`.
         weight, bias: the output projection, `(V, D)` and `(V)`.
         chunk_size: tokens in a chunk, at least 1 (a `ValueError`); None picks one.
+        penalty: called with a chunk's logits and its probabilities, `(C, V)`, it gives what the summed loss is to have
+            besides, and adds the gradient of that by the logits to the probabilities.
         others: as in `smoothed_cross_entropy`.
     """
     if chunk_size is not None and chunk_size < 1:
@@ -100,7 +102,7 @@ def projected_cross_entropy(
     tensors = [hidden_states[keep], weight, bias]  # (N, D), (V, D), (V)
     if not torch.is_grad_enabled():  # the function below can't see it, and would compute gradients all the same
         tensors = [None if x is None else x.detach() for x in tensors]
-    settings = (labels[keep], denominator, label_smoothing, chunk_size or tokens_per_chunk(weight), dtype)
+    settings = (labels[keep], denominator, label_smoothing, chunk_size or tokens_per_chunk(weight), penalty, dtype)
     return LossOutput(*_ProjectedCrossEntropy.apply(*tensors, *settings))
 
 
@@ -112,28 +114,27 @@ def _denominator(keep: torch.Tensor, num_items_in_batch: int | torch.Tensor | No
 
 def tokens_per_chunk(weight: torch.Tensor) -> int:
     """2^23 logits are 32 MB in float32, which a CPU's allocator still hands out again; a GPU wants larger products."""
-    V = len(weight)
-    return min(max(64, 2**23 // V), 512) if weight.device.type == "cpu" else max(64, 2**27 // V)
+    return min(max(64, 2**23 // len(weight)), 512) if weight.device.type == "cpu" else max(64, 2**27 // len(weight))
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
     """The smoothed loss and the plain one, summed over tokens and divided by `denominator`; gradients of the first."""
 
     @staticmethod
-    def forward(ctx, hidden_states, weight, bias, labels, denominator, label_smoothing, chunk_size, dtype):
+    def forward(ctx, hidden_states, weight, bias, labels, denominator, label_smoothing, chunk_size, penalty, dtype):
         V, spread = len(weight), label_smoothing / len(weight)
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         ctx.dtypes = [None if x is None else x.dtype for x in (hidden_states, weight, bias)]
         hidden_states, weight, bias = (None if x is None else x.to(dtype) for x in (hidden_states, weight, bias))
         # What is summed over many chunks is summed in float32, whatever the products' precision.
         wide = {"dtype": torch.float32, "device": weight.device}
-        nll, uniform = torch.zeros(2, **wide)  # sums of -log p(label), and of the mean over v of -log p(v)
+        nll, uniform, extra = torch.zeros(3, **wide)  # sums of -log p(label), of its mean over v, of penalties
         grad_hidden = torch.empty_like(hidden_states) if needs_hidden else None  # (N, D)
         grad_weight = torch.zeros_like(weight, **wide) if needs_weight else None  # (V, D)
         grad_bias = torch.zeros_like(bias, **wide) if needs_bias else None  # (V)
         # All chunks use the same memory: fresh pages cost more than the arithmetic on them.
         logits = weight.new_empty(min(chunk_size, len(labels)), V)
-        probs = logits if dtype == torch.float32 else torch.empty_like(logits, **wide)
+        probs = logits if dtype == torch.float32 and penalty is None else torch.empty_like(logits, **wide)
 
         with torch.autocast(weight.device.type, enabled=False):
             for start in range(0, len(labels), chunk_size):
@@ -150,6 +151,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                     log_p = nn.functional.linear(h, weight, bias).float().log_softmax(1).gather(1, y)
                 nll -= log_p.sum()
                 uniform += (label - log_p - mean).sum()
+                extra += 0 if penalty is None else penalty(z, p)
                 if not any(ctx.needs_input_grad):
                     continue
                 # d loss / d logits = softmax - smoothed target; of the latter what all tokens share comes at the end.
@@ -163,15 +165,13 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 if grad_weight is not None:  # a few rows at a time, whose products stay in the cache
                     for rows_of_grad, columns in zip(grad_weight.split(4096), z.split(4096, 1), strict=True):
                         rows_of_grad += columns.t() @ h
-        if spread and grad_hidden is not None:
-            grad_hidden -= spread * weight.sum(0, dtype=torch.float32)
-        if spread and grad_weight is not None:
-            grad_weight -= spread * hidden_states.sum(0, dtype=torch.float32)
+        for gradient, factor in ((grad_hidden, weight), (grad_weight, hidden_states)):
+            if spread and gradient is not None:
+                gradient -= spread * factor.sum(0, dtype=torch.float32)
         if spread and grad_bias is not None:
             grad_bias -= spread * len(labels)
-        gradients = (grad_hidden, grad_weight, grad_bias)
-        ctx.save_for_backward(*(None if x is None else x.div_(denominator) for x in gradients))
-        loss = (1 - label_smoothing) * nll + label_smoothing * uniform
+        ctx.save_for_backward(*(x if x is None else x.div_(denominator) for x in (grad_hidden, grad_weight, grad_bias)))
+        loss = (1 - label_smoothing) * nll + label_smoothing * uniform + extra
         nll = nll / denominator
         ctx.mark_non_differentiable(nll)
         return loss / denominator, nll
@@ -182,4 +182,4 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         is_one = grad_loss.device.type == "cpu" and grad_loss.item() == 1  # as a rule: nothing to copy
         pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         gradients = [None if x is None else (x if is_one else x * grad_loss).to(dtype) for x, dtype in pairs]
-        return (*gradients, None, None, None, None, None)
+        return (*gradients, None, None, None, None, None, None)

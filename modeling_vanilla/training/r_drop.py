@@ -4,9 +4,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
-from modeling_vanilla.loss import LossOutput, tokens_per_chunk
+from modeling_vanilla.loss import (
+    LossOutput,
+    is_plain,
+    projected_cross_entropy,
+    smoothed_cross_entropy,
+    tokens_per_chunk,
+)
 
 
 def twice(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -23,35 +28,45 @@ def r_drop_loss(
 
     Args:
         alpha: α; 5 for translation in that paper.
-        head: the output projection, called as a layer.
+        head: the output projection, called as a layer where it is more than a weight and a bias.
         hidden_states: `(2 B, T, D)`, what `twice` gives.
         labels: `(2 B, T)`.
         settings: `label_smoothing`, and `num_items_in_batch`, the tokens of one pass over the whole update.
     """
     first = labels.chunk(2)[0]
     keep = first != -100
-    counted = settings.get("num_items_in_batch")
+    counted = settings.pop("num_items_in_batch", None)
     tokens = keep.sum() if counted is None else torch.as_tensor(counted, device=keep.device)
-    halves = [half[keep] for half in hidden_states.chunk(2)]  # (N, D) each
-    score = partial(_score, head, alpha, settings.get("label_smoothing", 0.0))
-    loss = nll = hidden_states.new_zeros((), dtype=torch.float32)
-    size = max(1, tokens_per_chunk(head.weight) // 2)
-    for h, g, y in zip(*(x.split(size) for x in (*halves, first[keep])), strict=True):
-        one, two = checkpoint(score, h, g, y, use_reentrant=False)
-        loss, nll = loss + one, nll + two.detach()
-    return LossOutput(loss / tokens.clamp(min=1), nll / tokens.clamp(min=1))
+    settings["num_items_in_batch"] = 2 * tokens  # the mean of two passes
+    # A token's two passes follow each other, (N, 2), so that every chunk of an even size has both.
+    pairs = torch.stack([half[keep] for half in hidden_states.chunk(2)], 1).flatten(0, 1)
+    both = first[keep].repeat_interleave(2)
+    if is_plain(head) and not torch.compiler.is_compiling():
+        return projected_cross_entropy(
+            pairs, head.weight, both, head.bias, chunk_size=max(2, tokens_per_chunk(head.weight) // 4 * 2),
+            penalty=partial(_disagreement, alpha / 2), **settings,
+        )  # fmt: skip
+    logits = head(pairs)
+    scored = smoothed_cross_entropy(logits, both, **settings)
+    log_p, log_q = logits.float().log_softmax(-1).unflatten(0, (-1, 2)).unbind(1)
+    divergence = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum()
+    return LossOutput(scored.loss + alpha / 4 * divergence / tokens.clamp(min=1), scored.nll)
 
 
-def _score(
-    head: Any, alpha: float, smoothing: float, h: torch.Tensor, g: torch.Tensor, y: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Summed over a chunk of tokens: the loss, and the mean plain loss."""
-    p, q = (head(x).float().log_softmax(-1) for x in (h, g))  # (N, V)
-    nll = -(p.gather(1, y[:, None]) + q.gather(1, y[:, None])).sum() / 2
-    loss = nll
-    if smoothing:
-        loss = (1 - smoothing) * nll - smoothing * (p.mean(-1) + q.mean(-1)).sum() / 2
-    return loss + alpha / 4 * ((p.exp() - q.exp()) * (p - q)).sum(), nll
+def _disagreement(weight: float, logits: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
+    """
+    weight · Σ (KL(p ‖ q) + KL(q ‖ p)) over rows that are p and q in turn, `(C, V)`, its gradient added to `probs`.
+
+    Both are invariant to a constant in log p - log q, so that the logits' difference d serves: the sum is Σ (p - q) d,
+    and its gradient by p's logits p (d - Σ p d) + p - q.
+    """
+    p, q = probs[::2], probs[1::2]  # (C / 2, V)
+    difference = logits[::2].to(probs.dtype, copy=True).sub_(logits[1::2])
+    apart = p - q
+    under_p, under_q = (torch.linalg.vecdot(x, difference)[:, None] for x in (p, q))  # (C / 2, 1)
+    p.addcmul_(p, difference.sub_(under_p), value=weight).add_(apart, alpha=weight)
+    q.addcmul_(q, difference.sub_(under_q - under_p), value=-weight).sub_(apart, alpha=weight)
+    return weight * (under_p - under_q).sum()
 
 
 __all__ = ["r_drop_loss", "twice"]

@@ -7,6 +7,7 @@ from torch import nn
 from modeling_vanilla.training import VanillaTrainer
 from modeling_vanilla.training.r_drop import r_drop_loss, twice
 
+from ..test_loss import Sizes
 from .conftest import make_model
 from .test_trainer import arguments
 
@@ -23,14 +24,18 @@ def plain(alpha: float, head: nn.Linear, hidden: torch.Tensor, labels: torch.Ten
     return (entropy / 2 + alpha / 4 * divergence) / keep.sum()
 
 
+@pytest.mark.parametrize("hooked", [False, True])  # a head with a hook is called, not taken apart
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("alpha", [0.0, 5.0])
-def test_equals_the_formula_and_its_gradients(monkeypatch, alpha, smoothing):
-    monkeypatch.setattr("modeling_vanilla.training.r_drop.tokens_per_chunk", lambda weight: 6)
-    head = nn.Linear(8, 13).double()
+def test_equals_the_formula_and_its_gradients(monkeypatch, alpha, smoothing, hooked):
+    monkeypatch.setattr("modeling_vanilla.training.r_drop.tokens_per_chunk", lambda weight: 15)
+    head, called = nn.Linear(8, 13).double(), []
+    if hooked:
+        head.register_forward_hook(lambda *_: called.append(True))
     hidden = torch.randn(6, 5, 8, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(13, (3, 5)).masked_fill(torch.rand(3, 5) < 0.3, -100).repeat(2, 1)
     found = r_drop_loss(alpha, head, hidden, labels, label_smoothing=smoothing)
+    assert bool(called) is hooked
     expected = plain(alpha, head, hidden, labels, smoothing)
     torch.testing.assert_close(found.loss.double(), expected, rtol=1e-6, atol=1e-6)
     parameters = (hidden, head.weight, head.bias)
@@ -38,6 +43,27 @@ def test_equals_the_formula_and_its_gradients(monkeypatch, alpha, smoothing):
         torch.autograd.grad(found.loss, parameters), torch.autograd.grad(expected, parameters), strict=True
     ):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_in_bf16_it_is_near_the_formula_and_keeps_its_sign():
+    """Logits far apart, as an untrained pass's are not: the products are bf16, the rest is float32."""
+    head = nn.Linear(64, 101, bias=False)
+    hidden = torch.randn(4, 30, 64).mul(3).requires_grad_()
+    labels = torch.randint(101, (2, 30)).repeat(2, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = r_drop_loss(5.0, head, hidden, labels, label_smoothing=0.1)
+    expected = plain(5.0, head, hidden, labels, 0.1)
+    torch.testing.assert_close(found.loss, expected, rtol=1e-2, atol=0)
+    for a, b in zip(*(torch.autograd.grad(x, (hidden, head.weight)) for x in (found.loss, expected)), strict=True):
+        assert torch.nn.functional.cosine_similarity(a.flatten(), b.flatten(), 0) > 0.999
+
+
+def test_the_logits_are_never_there_all_at_once(monkeypatch):
+    monkeypatch.setattr("modeling_vanilla.training.r_drop.tokens_per_chunk", lambda weight: 16)
+    hidden, labels = torch.randn(2, 200, 6, requires_grad=True), torch.randint(500, (1, 200)).repeat(2, 1)
+    with Sizes() as sizes:
+        r_drop_loss(5.0, nn.Linear(6, 500), hidden, labels, label_smoothing=0.1).loss.backward()
+    assert max(sizes.seen) <= 8 * 500  # a chunk's; (V, D) is 3,000
 
 
 def test_a_batch_of_padding_costs_nothing():
