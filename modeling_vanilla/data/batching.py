@@ -4,7 +4,7 @@ Notation: a batch of n pairs holds n · (longest source) source positions and n 
 padding included; both stay within the budget.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,10 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Sampler
 
 from modeling_vanilla.data.bpe_dropout import BPEDropout
+
+CUT_AT_ONCE = 4096  # pairs
+SPARE = 0.01  # of the batches: by so many more than those of epoch 0 may lengths that change make
+Lengths = tuple[np.ndarray, np.ndarray]  # source and target tokens of every pair
 
 
 class Batch(list[int]):
@@ -30,8 +34,10 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     Which lengths meet in a batch is fixed; which pairs of that length, and the order of the batches, are drawn anew
     from (seed, epoch). So `len()` is the same in every epoch, the list is the same on every process, and an epoch can
-    be taken up in its middle by skipping batches. It deals in whole batches for all processes: `accelerate` hands each
-    process its share. There is no `batch_size` attribute, because accelerate would cut the batches to it.
+    be taken up in its middle by skipping batches. Lengths that change with the epoch (`redraw`) are laid out anew, in
+    as many batches: by halving some or, should a small data set need more than before, in a budget that gives. It deals
+    in whole batches for all processes: `accelerate` hands each process its share. There is no `batch_size` attribute,
+    because accelerate would cut the batches to it.
 
     Args:
         source_lengths, target_lengths: tokens of each pair, `(number of pairs)` each.
@@ -41,6 +47,7 @@ class TokenBatchSampler(Sampler[list[int]]):
             once).
         multiple_of: the number of batches is made a multiple of this (processes × accumulation steps) by halving the
             batches with the most pairs, so that no pair is dropped or repeated.
+        redraw: gives the lengths in an epoch; those above are then the lengths in epoch 0.
 
     Raises:
         ValueError: for a pair that doesn't fit into the budget alone, an empty data set, or fewer pairs than batches
@@ -56,9 +63,9 @@ class TokenBatchSampler(Sampler[list[int]]):
         seed: int = 0,
         shuffle: bool = True,
         multiple_of: int = 1,
+        redraw: Callable[[int], Lengths] | None = None,
     ):
-        source = np.asarray(source_lengths, dtype=np.int32)
-        target = np.asarray(target_lengths, dtype=np.int32)
+        source, target = (np.asarray(lengths, dtype=np.int32) for lengths in (source_lengths, target_lengths))
         if len(source) != len(target):
             raise ValueError(f"{len(source)} source lengths but {len(target)} target lengths: there must be as many")
         if len(source) == 0:
@@ -69,21 +76,34 @@ class TokenBatchSampler(Sampler[list[int]]):
                 f"pair {longest.argmax()} has {longest.max()} tokens on one side, but a batch holds max_tokens="
                 f"{max_tokens}: raise max_tokens, or lower max_length so that such pairs are dropped"
             )
-        self.seed, self.shuffle, self.epoch = seed, shuffle, 0
+        self.max_tokens, self.seed, self.shuffle, self.redraw, self.epoch = max_tokens, seed, shuffle, redraw, 0
+        self._lay_out(source, target, 0)  # as many batches as it takes
+        fewest, most = (int(-(-len(self) * times // multiple_of) * multiple_of) for times in (1, 1 + SPARE))
+        if fewest > len(source):
+            raise ValueError(
+                f"{len(source)} pairs can't fill {fewest} batches, a multiple of {multiple_of} for the processes and "
+                "accumulation steps: use fewer of them, or more data"
+            )
+        number = most if redraw and most <= len(source) else fewest
+        if number != len(self):
+            self._lay_out(source, target, number)
+
+    def _lay_out(self, source: np.ndarray, target: np.ndarray, number: int) -> None:
+        """Decides which lengths meet in a batch, and measures the padding."""
         # By target length; within one, by source length, up and down in turn, so that neighbours differ by little.
         snake = np.where(target % 2, source, np.int64(2**31 - 1) - source)
         self._key = target.astype(np.int64) << 32 | snake
         order = np.argsort(self._key, kind="stable")
-        self._bounds = _split(_cut(source[order], target[order], max_tokens), multiple_of)
-        sizes = np.diff(self._bounds)
-        widest = [np.maximum.reduceat(lengths[order], self._bounds[:-1]) for lengths in (source, target)]
-        self.num_tokens = int(source.sum(dtype=np.int64)), int(target.sum(dtype=np.int64))
-        self.num_positions = tuple(int((sizes * width).sum()) for width in widest)
-
-    @property
-    def padding(self) -> float:
-        """The share of all source and target positions that is padding, from 0 to 1."""
-        return 1 - sum(self.num_tokens) / sum(self.num_positions)
+        source, target, budget = source[order], target[order], self.max_tokens
+        bounds = _cut(source, target, budget)
+        while 0 < number < len(bounds) - 1:
+            budget += -(-budget // 100)
+            bounds = _cut(source, target, budget)
+        self._bounds = _split(bounds, number)
+        sizes, starts = np.diff(self._bounds), self._bounds[:-1]
+        positions = sum(int((sizes * np.maximum.reduceat(side, starts)).sum()) for side in (source, target))
+        tokens = sum(int(side.sum(dtype=np.int64)) for side in (source, target))
+        self.padding = 1 - tokens / positions  # the share of all source and target positions, from 0 to 1
 
     def set_epoch(self, epoch: int) -> None:
         """Selects the order that the next iteration yields."""
@@ -93,6 +113,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         return len(self._bounds) - 1
 
     def __iter__(self) -> Iterator[list[int]]:
+        if self.redraw is not None:
+            self._lay_out(*self.redraw(self.epoch), len(self))
         if self.shuffle:
             generator = np.random.default_rng((self.seed, self.epoch))
             order = generator.permutation(len(self._key)).astype(np.int32)
@@ -117,15 +139,9 @@ def _cut(source: np.ndarray, target: np.ndarray, max_tokens: int) -> np.ndarray:
     return np.asarray(bounds)
 
 
-def _split(bounds: np.ndarray, multiple_of: int) -> np.ndarray:
-    """Halves the batches with the most pairs until their number is a multiple."""
-    wanted = -(-(len(bounds) - 1) // multiple_of) * multiple_of
-    if wanted > bounds[-1]:
-        raise ValueError(
-            f"{bounds[-1]} pairs can't fill {wanted} batches, a multiple of {multiple_of} for the processes and "
-            "accumulation steps: use fewer of them, or more data"
-        )
-    while missing := wanted - (len(bounds) - 1):
+def _split(bounds: np.ndarray, wanted: int) -> np.ndarray:
+    """Halves the batches with the most pairs until there are so many."""
+    while (missing := wanted - (len(bounds) - 1)) > 0:
         sizes = np.diff(bounds)
         largest = np.argsort(-sizes, kind="stable")[:missing]
         largest = largest[sizes[largest] > 1]
@@ -139,8 +155,8 @@ class TokenPairs(TorchDataset):
     time, straight out of the memory-mapped Arrow table.
 
     Args:
-        dropout: cuts the texts of each batch anew, by (its seed, the epoch, the batch); a text that then has more than
-            `max_length` tokens stays as it was. Batches are made of the lengths before.
+        dropout: cuts the texts anew in each epoch, by (its seed, the epoch, the pair); a text that then has more than
+            `max_length` tokens stays as it was.
     """
 
     def __init__(self, dataset: Any, dropout: BPEDropout | None = None, max_length: int | None = None):
@@ -157,18 +173,32 @@ class TokenPairs(TorchDataset):
         table = self._arrow[indices]
         if self.dropout is None:
             return table
-        draw = np.random.default_rng((self.dropout.seed, getattr(indices, "epoch", 0), indices[0]))
+        source, target = self._cut(self.dropout, table, indices, getattr(indices, "epoch", 0))
+        return [{"input_ids": ids, "labels": labels} for ids, labels in zip(source, target, strict=True)]
+
+    def _cut(self, dropout: BPEDropout, table: pa.Table, indices: Sequence[int], epoch: int) -> list[list[np.ndarray]]:
+        """The sources, and the targets, of some pairs as they are in an epoch."""
+        draws = [np.random.default_rng((dropout.seed, epoch, index)) for index in indices]
         sides = []
         for name in ("input_ids", "labels"):
             column = table[name].combine_chunks()
             rows = np.split(column.values.to_numpy(), column.offsets.to_numpy()[1:-1] - column.offsets[0].as_py())
-            cut = self.dropout(rows, draw)
+            cut = [dropout(row, draw) for row, draw in zip(rows, draws, strict=True)]
             limit = self.max_length or max(map(len, cut))
             sides.append([new if len(new) <= limit else old for old, new in zip(rows, cut, strict=True)])
-        return [{"input_ids": source, "labels": target} for source, target in zip(*sides, strict=True)]
+        return sides
 
-    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Source and target tokens of every pair, `(number of pairs)` each."""
+    def lengths(self, epoch: int = 0) -> Lengths:
+        """Source and target tokens of every pair in an epoch, `(number of pairs)` each."""
+        if self.dropout is not None:
+            parts: list[list[np.ndarray]] = [[], []]
+            for start in range(0, len(self), CUT_AT_ONCE):
+                indices = range(start, min(start + CUT_AT_ONCE, len(self)))
+                for part, rows in zip(
+                    parts, self._cut(self.dropout, self._arrow[indices], indices, epoch), strict=True
+                ):
+                    part.append(np.fromiter(map(len, rows), np.int32, len(rows)))
+            return np.concatenate(parts[0]), np.concatenate(parts[1])
         columns = self.dataset.column_names
         if "source_length" in columns and "target_length" in columns:
             table = self.dataset.with_format("arrow", columns=["source_length", "target_length"])[:]

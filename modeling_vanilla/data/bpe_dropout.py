@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -54,23 +53,18 @@ class BPEDropout:
     def __reduce__(self) -> Any:
         return BPEDropout, (self.tokenizer, self.p, self.seed)  # without its caches, which can't be sent to a worker
 
-    def __call__(self, rows: Sequence[np.ndarray], draw: np.random.Generator) -> list[np.ndarray]:
+    def __call__(self, row: np.ndarray, draw: np.random.Generator) -> np.ndarray:
         """
-        New ids (int32) of each row of ids, as the tokenizer gave them, special tokens included.
+        New ids (int32) of a row of ids, as the tokenizer gave them, special tokens included.
 
         Args:
             draw: says which variant of each word.
         """
-        words = [self._words(row.astype(np.int32).tobytes()) for row in rows]
-        variants = iter(draw.integers(VARIANTS, size=sum(map(len, words))).tolist())
-        return [
-            np.fromiter(
-                chain(self.before, *(self._cut(word, next(variants)) for word in its_words), self.after), np.int32
-            )
-            if its_words
-            else row
-            for row, its_words in zip(rows, words, strict=True)
-        ]
+        words = self._words(row.astype(np.int32).tobytes())
+        if not words:
+            return row
+        variants = draw.integers(VARIANTS, size=len(words)).tolist()
+        return np.fromiter(chain(self.before, *map(self._cut, words, variants), self.after), np.int32)
 
     def _words_of(self, row: bytes) -> list[str]:
         """What the pre-tokenizer makes of the row's text; nothing where its words don't give back the row's ids."""

@@ -77,7 +77,8 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
         dropout = None
         if training and self.args.bpe_dropout:
             dropout = BPEDropout(self.processing_class, self.args.bpe_dropout, self._data_seed())
-        pairs = TokenPairs(dataset, dropout, self.processing_class.model_max_length if dropout else None)
+        longest = min(self.processing_class.model_max_length, self.args.max_tokens) if dropout else None
+        pairs = TokenPairs(dataset, dropout, longest)
         source, target = pairs.lengths()
         processes = self.accelerator.num_processes
         sampler = TokenBatchSampler(
@@ -88,6 +89,7 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
             seed=self._data_seed(),
             shuffle=training,
             multiple_of=processes * (self.args.gradient_accumulation_steps if training else 1),
+            redraw=pairs.lengths if dropout else None,
         )
         if training:
             logger.info(

@@ -28,12 +28,17 @@ def rows_of(tokenizer, texts):
     return [np.asarray(ids, dtype=np.int32) for ids in tokenizer(texts).input_ids]
 
 
+def cut_all(dropout, rows, seed=0):
+    draw = np.random.default_rng(seed)
+    return [dropout(row, draw) for row in rows]
+
+
 UGLY = ["", " ", "  two  spaces ", "日本の 猫", "a\u200db", "</s> <0x41>", "tab\there", "e\u0301", "x" * 300]
 
 
 def test_without_dropout_nothing_changes(tokenizer):
     rows = rows_of(tokenizer, TEXTS + UGLY)
-    cut = BPEDropout(tokenizer, 0.0)(rows, np.random.default_rng(0))
+    cut = cut_all(BPEDropout(tokenizer, 0.0), rows)
     assert [row.tolist() for row in cut] == [row.tolist() for row in rows]
     assert all(row.dtype == np.int32 for row in cut)
 
@@ -41,7 +46,7 @@ def test_without_dropout_nothing_changes(tokenizer):
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.99])
 def test_the_text_stays_the_same(tokenizer, p):
     rows = rows_of(tokenizer, TEXTS + UGLY)
-    cut = BPEDropout(tokenizer, p)(rows, np.random.default_rng(0))
+    cut = cut_all(BPEDropout(tokenizer, p), rows)
     assert tokenizer.batch_decode(cut) == tokenizer.batch_decode(rows)
     assert any(len(new) > len(old) for new, old in zip(cut, rows, strict=True))
 
@@ -78,7 +83,7 @@ def test_a_seed_says_it_all(tokenizer):
     rows = rows_of(tokenizer, TEXTS)
 
     def cut(seed: int, draw: int) -> list[list[int]]:
-        return [row.tolist() for row in BPEDropout(tokenizer, 0.3, seed)(rows, np.random.default_rng(draw))]
+        return [row.tolist() for row in cut_all(BPEDropout(tokenizer, 0.3, seed), rows, draw)]
 
     assert cut(1, 1) == cut(1, 1)
     assert cut(1, 1) != cut(2, 1)
@@ -88,7 +93,7 @@ def test_a_seed_says_it_all(tokenizer):
 def test_a_word_has_at_most_so_many_cuts(tokenizer):
     (row,) = rows_of(tokenizer, [" ".join(["bandana"] * 2000)])
     dropout = BPEDropout(tokenizer, 0.5)
-    dropout([row], np.random.default_rng(0))
+    dropout(row, np.random.default_rng(0))
     assert dropout._cut.cache_info().currsize <= 2 * (VARIANTS + 1)  # the first word has no second space before it
 
 
@@ -96,10 +101,9 @@ def loaded(tokenizer, epoch: int, **settings) -> list[list[list[int]]]:
     """The labels of an epoch's batches, as a loader with workers gives them."""
     ids = tokenizer(TEXTS * 4).input_ids
     pairs = Dataset.from_dict({"input_ids": ids, "labels": ids})
-    lengths = [len(row) for row in ids]
-    sampler = TokenBatchSampler(lengths, lengths, 100, seed=3)
-    sampler.set_epoch(epoch)
     dataset = TokenPairs(pairs, BPEDropout(tokenizer, 0.3, 3))
+    sampler = TokenBatchSampler(*dataset.lengths(), 100, seed=3, redraw=dataset.lengths)
+    sampler.set_epoch(epoch)
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=PairCollator(0), **settings)
     return [batch["labels"].tolist() for batch in loader]
 
@@ -109,6 +113,40 @@ def test_epochs_differ_and_workers_do_not(tokenizer):
     assert first == loaded(tokenizer, 0)
     assert first == loaded(tokenizer, 0, num_workers=2)
     assert sorted(map(str, first)) != sorted(map(str, loaded(tokenizer, 1)))
+
+
+@pytest.mark.parametrize("multiple_of", [1, 4])
+def test_every_epochs_batches_keep_to_the_budget_and_are_as_many(tokenizer, multiple_of):
+    ids = tokenizer(TEXTS * 60).input_ids
+    pairs = Dataset.from_dict({"input_ids": ids, "labels": ids[1:] + ids[:1]})
+    dataset = TokenPairs(pairs, BPEDropout(tokenizer, 0.3, 3))
+    sampler = TokenBatchSampler(*dataset.lengths(), 400, seed=3, multiple_of=multiple_of, redraw=dataset.lengths)
+    numbers, seen = set(), []
+    for epoch in (0, 1, 5):
+        sampler.set_epoch(epoch)
+        batches = list(sampler)
+        numbers |= {len(batches), len(sampler)}
+        assert sorted(index for batch in batches for index in batch) == list(range(len(ids)))
+        real = held = 0
+        for batch in batches:
+            tensors = PairCollator(0)(dataset.__getitems__(batch))
+            assert max(tensors["input_ids"].numel(), tensors["labels"].numel()) <= 400
+            real += int(tensors["attention_mask"].sum() + (tensors["labels"] != -100).sum())
+            held += tensors["input_ids"].numel() + tensors["labels"].numel()
+        assert sampler.padding == pytest.approx(1 - real / held)
+        seen.append(real)
+    assert len(numbers) == 1
+    assert numbers.pop() % multiple_of == 0
+    assert len(set(seen)) == 3
+
+
+def test_a_small_data_set_that_needs_more_batches_than_before_gets_a_wider_budget():
+    lengths = {0: np.array([10, 10, 10, 10]), 1: np.array([30, 30, 30, 10])}
+    sampler = TokenBatchSampler(lengths[0], lengths[0], 40, redraw=lambda epoch: (lengths[epoch],) * 2)
+    assert len(list(sampler)) == len(sampler) == 2
+    sampler.set_epoch(1)
+    assert sorted(map(len, sampler)) == [2, 2]
+    assert len(sampler) == 2
 
 
 def test_the_sides_are_cut_apart(tokenizer):
@@ -132,7 +170,7 @@ def test_an_unknown_token_keeps_its_text_whole():
     backend.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
     rows = rows_of(tokenizer, ["abab", "abz"])
-    cut = BPEDropout(tokenizer, 0.9, seed=1)(rows, np.random.default_rng(0))
+    cut = cut_all(BPEDropout(tokenizer, 0.9, seed=1), rows)
     assert cut[1].tolist() == rows[1].tolist()
     assert len(cut[0]) > len(rows[0])
 
@@ -151,5 +189,5 @@ def test_it_can_be_sent_to_a_worker(tokenizer):
     rows = rows_of(tokenizer, TEXTS)
     dropout = BPEDropout(tokenizer, 0.4, seed=7)
     copy = pickle.loads(pickle.dumps(dropout))
-    expected, found = (one(rows, np.random.default_rng(1)) for one in (dropout, copy))
+    expected, found = (cut_all(one, rows) for one in (dropout, copy))
     assert [row.tolist() for row in found] == [row.tolist() for row in expected]
