@@ -8,18 +8,22 @@ from typing import Any
 
 import torch
 
-KERNELS = 8192  # some 55 a shape of a model's batches; each takes about 0.1 MB
+KERNELS = 1024, 8192  # oneDNN's default; and enough for some 150 batches, of 55 shapes each
+KERNEL_BYTES, SHARE_OF_MEMORY = 400_000, 1 / 8  # a kernel takes 0.3 to 0.8 MB; what all may take
 POWERCAP = Path("/sys/class/powercap")  # Linux's account of what processors may take (RAPL), where it is readable
 
 
 def keep_kernels() -> None:
     """
-    Has oneDNN, which multiplies bfloat16 on a CPU, keep a kernel for each shape of an epoch's batches. By default it
-    keeps 1,024, fewer than there are, and then makes them anew each time, at some 2 ms each. To be called before the
-    first such product; what the environment says already stays.
+    Has oneDNN, which multiplies bfloat16 on a CPU, keep a kernel for each shape of an epoch's batches, as far as an
+    eighth of the memory goes. By default it keeps 1,024, fewer than there are, and then makes them anew each time, at
+    some 2 ms each. To be called before the first such product; what the environment says already stays.
     """
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+    least, most = KERNELS
+    count = min(most, max(least, int(memory * SHARE_OF_MEMORY / KERNEL_BYTES)))
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # oneDNN's own, and PyTorch's before it
-        os.environ.setdefault(name, str(KERNELS))
+        os.environ.setdefault(name, str(count))
 
 
 def describe(device: torch.device, processes: int) -> str:

@@ -61,7 +61,7 @@ class PaperTrainer(Trainer):
 
     def __init__(self, model: Any = None, args: VanillaTrainingArguments | None = None, **kwargs: Any):
         super().__init__(model=model, args=args, **kwargs)
-        if self.args.bf16 and self.args.device.type == "cpu":
+        if self.args.bf16 and self.args.device.type == "cpu" and not self.args.bpe_dropout:  # which repeats no shape
             keep_kernels()
         self.model.config.use_cache = True  # Trainer turned it off, and would save that
         if self.args.learning_rate is None:

@@ -38,6 +38,16 @@ def test_kernels_of_more_shapes_than_onednn_keeps_are_made_once():
     assert again["yes"] < again[""] / 3  # a tenth, as a rule
 
 
+@pytest.mark.parametrize(("gigabytes", "kernels"), [(0.5, 1024), (8, 2684), (1000, 8192)])
+def test_kernels_take_an_eighth_of_the_memory(monkeypatch, gigabytes, kernels):
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "")
+    pages = {"SC_PHYS_PAGES": int(gigabytes * 2**30 / 4096), "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__)
+    hardware.keep_kernels()
+    assert os.environ.pop("ONEDNN_PRIMITIVE_CACHE_CAPACITY") == str(kernels)
+
+
 def test_what_the_environment_says_of_kernels_stays(monkeypatch):
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
     monkeypatch.setenv("LRU_CACHE_CAPACITY", "")

@@ -291,6 +291,16 @@ def test_a_run_with_bpe_dropout_and_r_drop_resumes_where_it_was(tmp_path, text_p
         assert torch.equal(runs[1][1][name], value), name
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_shapes_that_never_come_again_have_no_kernels_kept(monkeypatch, tmp_path, text_pairs, dropout):
+    called = []
+    monkeypatch.setattr("modeling_vanilla.training.paper.keep_kernels", lambda: called.append(True))
+    tokenizer, pairs = text_pairs
+    args = arguments(tmp_path, bf16=True, bpe_dropout=dropout, use_cpu=True)
+    VanillaTrainer(make_model(vocab_size=len(tokenizer)), args, train_dataset=pairs, processing_class=tokenizer)
+    assert bool(called) is (dropout == 0)
+
+
 def test_bpe_dropout_is_for_training_alone(tmp_path, text_pairs):
     tokenizer, pairs = text_pairs
     trainer = VanillaTrainer(
