@@ -170,16 +170,16 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 gradient -= spread * factor.sum(0, dtype=torch.float32)
         if spread and grad_bias is not None:
             grad_bias -= spread * len(labels)
-        ctx.save_for_backward(*(x if x is None else x.div_(denominator) for x in (grad_hidden, grad_weight, grad_bias)))
+        now, ctx.later = (1, denominator) if dtype == torch.float16 else (denominator, 1)  # once the loss is scaled up
+        ctx.save_for_backward(*(x if x is None else x.div_(now) for x in (grad_hidden, grad_weight, grad_bias)))
         loss = (1 - label_smoothing) * nll + label_smoothing * uniform + extra
-        nll = nll / denominator
-        ctx.mark_non_differentiable(nll)
+        ctx.mark_non_differentiable(nll := nll / denominator)
         return loss / denominator, nll
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_loss, _):
-        is_one = grad_loss.device.type == "cpu" and grad_loss.item() == 1  # as a rule: nothing to copy
+        is_one = (grad_loss := grad_loss / ctx.later).device.type == "cpu" and grad_loss.item() == 1  # nothing to copy
         pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         gradients = [None if x is None else (x if is_one else x * grad_loss).to(dtype) for x, dtype in pairs]
         return (*gradients, None, None, None, None, None, None)

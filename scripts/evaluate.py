@@ -59,7 +59,9 @@ def main(argv: Sequence[str]) -> None:
     from modeling_vanilla.evaluation.metrics import compare_systems, corpus_scores, measure, tokenize_option
     from modeling_vanilla.training.output import RESULTS, save_results
 
-    args.tokenize = args.tokenize or tokenize_option(target_language(args.systems))
+    own = tokenize_option(target_language(args.systems))
+    other = args.tokenize not in (None, own)
+    args.tokenize = args.tokenize or own
     for name in args.measures:
         measure(name, tokenize=args.tokenize)  # a mistake there is known before hours of translating
     pairs = list(read_parallel(Path(args.source), Path(args.target), strict=True))
@@ -72,8 +74,8 @@ def main(argv: Sequence[str]) -> None:
     told = [f"--{name}" for name in DECODING if getattr(args, name) != options_of.get_default(name)]
     if told and all(Path(system).is_file() for system in args.systems):
         raise ValueError(f"{', '.join(told)}: the systems are finished translations, which nothing decodes")
-    if args.save and (told or args.lowercase):
-        told += ["--lowercase"] * args.lowercase
+    told += ["--lowercase"] * args.lowercase + ["--tokenize"] * other
+    if args.save and told:
         raise ValueError(f"--save: its figures would be taken for the model's as it is: leave out {', '.join(told)}")
     if not single and (args.bootstrap < 2 or args.trials < 1 or len(pairs) < 2):
         raise ValueError("a comparison needs --bootstrap of at least 2, --trials, and at least two sentences")

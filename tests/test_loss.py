@@ -247,6 +247,17 @@ def test_autocast_and_given_logits_agree():
     torch.testing.assert_close(projected, given_logits, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("tokens", [100, 400_000])
+def test_fp16_gradients_survive_a_large_update_once_the_loss_is_scaled(tokens):
+    hidden, weight, bias, labels = batch([40, 31, 17], V=50, D=32, T=40)
+    scale = 65536.0
+    expected = gradients(reference(hidden, weight, bias, labels, 0.1, tokens), hidden, weight, bias)
+    with torch.autocast("cpu", torch.float16):
+        loss, _ = projected_cross_entropy(hidden, weight, labels, bias, 0.1, num_items_in_batch=tokens)
+    for found, wanted in zip(gradients(loss * scale, hidden, weight, bias), expected, strict=True):
+        assert (found / scale - wanted).norm() < 0.005 * wanted.norm()
+
+
 def test_bfloat16_weights_get_bfloat16_gradients_and_a_float32_loss():
     hidden, weight, bias, labels = batch([40, 31, 17], V=50, D=32, T=40, dtype=torch.bfloat16)
     loss, _ = projected_cross_entropy(hidden, weight, labels, bias, 0.1, chunk_size=16)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from datasets import Dataset
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Sampler
 
@@ -160,6 +161,8 @@ class TokenPairs(TorchDataset):
     """
 
     def __init__(self, dataset: Any, dropout: BPEDropout | None = None, max_length: int | None = None):
+        if not isinstance(dataset, Dataset):
+            raise ValueError(f"a {type(dataset).__name__} has no lengths to make batches of: give a datasets.Dataset")
         self.dataset, self.dropout, self.max_length = dataset, dropout, max_length
         self._arrow = dataset.with_format("arrow", columns=["input_ids", "labels"])
 

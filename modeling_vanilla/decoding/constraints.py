@@ -15,35 +15,34 @@ NEVER = -1e9  # the score of what can't be chosen, as in the library's search
 
 
 class State(NamedTuple):
-    """How far a hypothesis is: phrases to come, how much of which one it is in, and the one just finished."""
+    """How far a hypothesis is: phrases to come, its last tokens as far as they begin one, and the one just finished."""
 
     open: tuple[Phrase, ...]
-    current: Phrase = ()
-    done: int = 0
+    begun: Phrase = ()
     last: Phrase = ()
 
     @property
     def left(self) -> int:
         """Tokens to be forced yet."""
-        return sum(map(len, self.open)) + len(self.current) - self.done
+        return sum(map(len, self.open)) - len(self.begun)
 
     def wanted(self) -> set[int]:
         """Tokens that would bring it on."""
-        return {self.current[self.done]} if self.current else {phrase[0] for phrase in self.open}
+        n = len(self.begun)
+        return {phrase[n] for phrase in self.open if phrase[:n] == self.begun}
 
     def after(self, token: int, goes_on: bool = False) -> "State":
         """The state after one more token; `goes_on`: it is a part of the word before it."""
         if self.last and goes_on:
             return State((*self.open, self.last)).after(token)  # the phrase was but the beginning of a word
-        if self.current:
-            if token == self.current[self.done]:
-                more = self._replace(done=self.done + 1)
-                return State(self.open, last=self.current) if more.done == len(self.current) else more
-            return State((*self.open, self.current)).after(token)  # broken off: it is all to come again
-        for index, phrase in enumerate(self.open):
-            if phrase[0] == token:
-                rest = self.open[:index] + self.open[index + 1 :]
-                return State(rest, last=phrase) if len(phrase) == 1 else State(rest, phrase, 1)
+        said = (*self.begun, token)
+        while said:
+            if said in self.open:
+                index = self.open.index(said)
+                return State(self.open[:index] + self.open[index + 1 :], last=said)
+            if any(phrase[: len(said)] == said for phrase in self.open):
+                return State(self.open, said)
+            said = said[1:]  # broken off; but its end may begin another, or the same
         return State(self.open)
 
 

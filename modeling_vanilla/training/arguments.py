@@ -1,10 +1,11 @@
 """What a training run can be told beyond the library's own training arguments."""
 
+import math
 from dataclasses import dataclass, field
 
 import torch
 from transformers import Seq2SeqTrainingArguments
-from transformers.trainer_utils import IntervalStrategy, SchedulerType
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
 
 
 @dataclass
@@ -107,7 +108,8 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
     def __post_init__(self) -> None:
         if not torch.accelerator.is_available():
             self.use_cpu = True  # or else bf16 on a CPU is refused
-        by_metric = (self.early_stopping_patience, self.keep_best, self.average_best, self.load_best_model_at_end)
+        by_metric = [self.early_stopping_patience, self.keep_best, self.average_best, self.load_best_model_at_end]
+        by_metric.append(self.save_strategy == "best")
         if self.metric_for_best_model is None and any(by_metric):
             self.metric_for_best_model = "nll"
         if self.greater_is_better is None and self.metric_for_best_model is not None:
@@ -120,6 +122,10 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
         self._check_checkpoints()
         if self.generation_num_beams is not None and self.generation_num_beams < 1:
             raise ValueError(f"generation_num_beams={self.generation_num_beams}: must be at least 1, which is greedy")
+        if self.gradient_accumulation_steps < 1:
+            raise ValueError(f"gradient_accumulation_steps={self.gradient_accumulation_steps}: must be at least 1")
+        if self.explosion_ratio != 0 and not self.explosion_ratio > 1:
+            raise ValueError(f"explosion_ratio={self.explosion_ratio}: must be above 1, or 0 for never")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens={self.max_tokens}: a batch must hold at least 1 token")
         if self.lr_scheduler_type == SchedulerType.INVERSE_SQRT and self.lr_scheduler_kwargs:
@@ -148,7 +154,7 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 0, which is without it")
         if not 0 <= self.bpe_dropout < 1:
             raise ValueError(f"bpe_dropout={self.bpe_dropout}: must be at least 0 and below 1 (0.1 in its paper)")
-        if self.r_drop < 0:
+        if not 0 <= self.r_drop < math.inf:
             raise ValueError(f"r_drop={self.r_drop}: must be at least 0, which is without it (5 in its paper)")
         if self.average_last and self.average_best:
             raise ValueError("average_last and average_best: give one of the two")
@@ -177,11 +183,18 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
                     raise ValueError(f"{name} needs evaluations: set eval_strategy and save_strategy to steps or epoch")
         if self.save_strategy == "no" and (self.average_last or self.average_best or self.keep_best):
             raise ValueError("average_last, average_best, keep_best: need checkpoints: save_strategy is 'no'")
+        if self.keep_best or self.average_best:
+            apart = self.eval_strategy == IntervalStrategy.STEPS and self.save_steps % self.eval_steps
+            if self.save_strategy != SaveStrategy.BEST and (self.eval_strategy != self.save_strategy or apart):
+                raise ValueError(
+                    "keep_best, average_best: a checkpoint is ranked by its own update's evaluation: give eval_strategy"
+                    " and save_strategy alike, and save_steps as a multiple of eval_steps"
+                )
 
 
 def greater_is_better(metric: str) -> bool:
     """Whether a validation metric of ours is the better the greater it is: all but losses and edits."""
-    return metric.removeprefix("eval_") not in ("loss", "nll", "ppl", "ter")
+    return metric.rpartition("_")[2] not in ("loss", "nll", "ppl", "ter")  # eval_NAME_nll: of a named validation set
 
 
 def has_fast_bf16(use_cpu: bool = False) -> bool:

@@ -78,8 +78,9 @@ def _sentences(batch: dict[str, Any], model: Any, tokenizer: Any) -> list[dict]:
     if model.config.is_encoder_decoder:
         inputs = {"decoder_input_ids": model.prepare_decoder_input_ids_from_labels(labels)}
         inputs |= {name: batch[name] for name in ("input_ids", "attention_mask") if name in batch}
-        states = model.model(**inputs, use_cache=False).last_hidden_state
-        log_probs = token_log_probs(states, model.lm_head, labels).sum(1)
+        plain = model.get_base_model() if hasattr(model, "get_base_model") else model  # out of PEFT's wrapper
+        states = plain.model(**inputs, use_cache=False).last_hidden_state
+        log_probs = token_log_probs(states, plain.lm_head, labels).sum(1)
         losses = (-log_probs / (labels != -100).sum(1).clamp(min=1)).tolist()
     else:
         losses = [math.nan] * len(labels)

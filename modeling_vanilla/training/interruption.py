@@ -23,7 +23,8 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 class CheckpointOnInterrupt(TrainerCallback):
     """
-    Ends the run after the update at hand, with a checkpoint. A second Ctrl-C ends it at once.
+    Ends the run after the update at hand, with a checkpoint; after an epoch's last, once it is logged and evaluated as
+    ever. A second Ctrl-C ends it at once.
 
     Args:
         accelerator: through which the processes agree to stop at the same update.
@@ -52,8 +53,12 @@ class CheckpointOnInterrupt(TrainerCallback):
             flag = torch.tensor([int(self.requested)], device=self.accelerator.device)
             self.stopping = bool(self.accelerator.reduce(flag, reduction="sum").item())
         if self.stopping:
-            due = control.should_save or (args.save_strategy == SaveStrategy.EPOCH and float(state.epoch).is_integer())
-            control.should_save, self.between = True, not due
+            last = float(state.epoch).is_integer()
+            due = control.should_save or (args.save_strategy == SaveStrategy.EPOCH and last)
+            control.should_save, self.between = not last, not due
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        control.should_save = control.should_save or self.stopping
 
     def on_save(self, args, state, control, **kwargs):
         if self.stopping:

@@ -60,6 +60,9 @@ class PaperTrainer(Trainer):
     args: VanillaTrainingArguments
 
     def __init__(self, model: Any = None, args: VanillaTrainingArguments | None = None, **kwargs: Any):
+        args = VanillaTrainingArguments("tmp_trainer") if args is None else args  # the library's default
+        if not isinstance(args, VanillaTrainingArguments):
+            raise ValueError(f"args: give {VanillaTrainingArguments.__name__}, not {type(args).__name__}")
         super().__init__(model=model, args=args, **kwargs)
         if self.args.bf16 and self.args.device.type == "cpu" and not self.args.bpe_dropout:  # which repeats no shape
             keep_kernels()
@@ -161,7 +164,7 @@ class PaperTrainer(Trainer):
         remove(path for path in checkpoints(folder) if path.name != name and not is_due(path))
         if self.args.keep_best:
             keep_best(folder, self.args, self.state.log_history)
-        elif limit := self.args.save_total_limit:
+        elif (limit := self.args.save_total_limit or 0) > 0:
             best_one = self.state.best_model_checkpoint if self.args.load_best_model_at_end else None
             kept, due = {Path(best_one or "").name, name}, [path for path in checkpoints(folder) if is_due(path)]
             older = [path for path in due if path.name not in kept]
@@ -199,13 +202,18 @@ class PaperTrainer(Trainer):
         batches, self._update = self._update, []
         scaler = self.accelerator.scaler
         if scaler is not None and norm is not None and not math.isfinite(norm) and scaler.get_scale() > 1:
+            self._left_out()
             return norm  # float16's usual overflow: the scaler leaves the update out, and halves its scale
         fault = None if norm is None else self._watch.fault(float(norm))
         if fault:
             self._bad_update(model, batches, fault)
         return norm
 
+    def _left_out(self) -> None:
+        """Called where the update at hand won't be made."""
+
     def _bad_update(self, model: Any, batches: list[dict[str, Any]], fault: str) -> None:
+        self._left_out()
         step, plain = self.state.global_step + 1, self.accelerator.unwrap_model(model)
         folder, name = Path(self.args.output_dir) / FOLDER, f"update-{step}-process-{self.args.process_index}"
         rows = save_update(folder, name, batches, plain, self.processing_class)

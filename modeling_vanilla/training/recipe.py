@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from transformers import HfArgumentParser
 from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.data.arguments import DataArguments
 from modeling_vanilla.decoding.lengths import EARLY_STOPPING, LENGTH_PENALTIES
+from modeling_vanilla.errors import first_line
 from modeling_vanilla.evaluation.metrics import DEFAULT_MEASURES, MEASURES, measure
 from modeling_vanilla.training.arguments import VanillaTrainingArguments, has_fast_bf16
 from modeling_vanilla.training.initial import CHANGEABLE, differences, initial_config
@@ -63,6 +65,21 @@ SAY_NOTHING = {"overwrite_output_dir", "allow_changed_settings", "hub_token"}  #
 WITHOUT_EFFECT = {
     "auto_find_batch_size": "give smaller batches where memory doesn't suffice",
     "resume_from_checkpoint": "the same command again goes on with an unfinished run",
+    **dict.fromkeys(
+        (
+            "prediction_loss_only",
+            "include_for_metrics",
+            "bf16_full_eval",
+            "fp16_full_eval",
+            "eval_accumulation_steps",
+            "batch_eval_metrics",
+            "eval_do_concat_batches",
+            "length_column_name",
+            "label_names",
+            "dataloader_drop_last",
+        ),
+        "leave it out",
+    ),
 }
 
 
@@ -323,7 +340,7 @@ def load_recipe(name: str | None, overrides: Sequence[str] = ()) -> Recipe:
             raise ValueError(f"{key!r} has no effect here: {without_effect[key]}")
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
-    settings = {key: value for key, value in asked.items() if key not in SAY_NOTHING}
+    settings = {key: _plain(value) for key, value in asked.items() if key not in SAY_NOTHING}
     *groups, config = (
         {key: value for key, value in asked.items() if key in names}
         for names in (*map(_field_names, (DataArguments, ModelArguments, VanillaTrainingArguments)), config_fields())
@@ -331,9 +348,11 @@ def load_recipe(name: str | None, overrides: Sequence[str] = ()) -> Recipe:
     data, model, training = groups
     if not training.keys() & {"bf16", "fp16"}:
         training["bf16"] = has_fast_bf16(training.get("use_cpu", False))
-    found = Recipe(
-        DataArguments(**data), ModelArguments(**model), VanillaTrainingArguments(**training), config, settings
-    )
+    try:
+        arguments = VanillaTrainingArguments(**training)
+    except ImportError as error:  # DeepSpeed's package, for instance
+        raise ValueError(f"a setting needs a package that isn't installed: {first_line(error)}") from error
+    found = Recipe(DataArguments(**data), ModelArguments(**model), arguments, config, settings)
     _check_metric(found, name)
     return found
 
@@ -359,6 +378,13 @@ def _without_effect(task: str | None) -> dict[str, str]:
     if task == "language_modeling":
         return WITHOUT_EFFECT | BATCHES_OF_TOKENS | {"bpe_dropout": "what goes in and what is predicted are one text"}
     return WITHOUT_EFFECT | BATCHES_OF_TOKENS
+
+
+def _plain(value: Any) -> Any:
+    """A setting as YAML and JSON have it."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value.value if isinstance(value, Enum) else str(value) if isinstance(value, Path) else value
 
 
 def _field_names(arguments: type) -> set[str]:

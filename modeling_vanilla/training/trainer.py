@@ -42,9 +42,11 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
         if args is not None and args.n_gpu > 1:  # or the library would cut each batch up with torch.nn.DataParallel
             logger.warning("using one of %s GPUs; `accelerate launch` uses them all", args.n_gpu)
             args._n_gpu = 1
-        if data_collator is None and model is not None:
-            data_collator = PairCollator(model.config.pad_token_id)
+        if kwargs.get("compute_loss_func") is not None:
+            raise ValueError("compute_loss_func: the model computes its loss itself, so that it never holds all logits")
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
+        if data_collator is None:
+            self.data_collator = PairCollator(self.model.config.pad_token_id)
         if self.is_fsdp_enabled and self.args.predict_with_generate:  # no process has all weights to decode with
             metric = self.args.metric_for_best_model
             if metric and greater_is_better(metric):
@@ -121,9 +123,8 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
 
     # Loss ---------------------------------------------------------------------------------------------------------
 
-    def _bad_update(self, *args: Any) -> None:
+    def _left_out(self) -> None:
         self._nll = torch.where(self._nll.isfinite(), self._nll, self._sound_nll)
-        super()._bad_update(*args)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         inputs = {**inputs, "label_smoothing": self.args.label_smoothing_factor}
@@ -175,7 +176,9 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
         if not self.accelerator._models:  # evaluation without training before it
             self.model_wrapped = self.accelerator.prepare_model(self.model, evaluation_mode=True)
         self.model.eval()
-        generate = self.args.predict_with_generate and self.compute_metrics is not None and not prediction_loss_only
+        loss_only = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
+        wanted = self.compute_metrics is not None or description == "Prediction"  # by predict()
+        generate = self.args.predict_with_generate and wanted and not loss_only
         sums = torch.zeros(3)  # smoothed loss, plain loss, tokens
         mine: list[tuple[list[list[int]], list[list[int]]]] = []  # a batch: predictions, labels
         for batch in tqdm(dataloader, desc=description, leave=False, disable=self._hide_progress()):
@@ -184,7 +187,8 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
                 outputs = self.model(**batch, label_smoothing=self.args.label_smoothing_factor, return_logits=False)
                 if generate:
                     mine.append((self._generate(batch), batch["labels"].tolist()))
-            tokens = int((batch["labels"] != -100).sum())
+            predicted = batch["labels"][:, 1:] if self._loss_shifts_labels else batch["labels"]
+            tokens = int((predicted != -100).sum())
             sums += torch.tensor([float(outputs.loss) * tokens, float(outputs.nll) * tokens, tokens])
 
         loss, nll, tokens = self.accelerator.reduce(sums.to(self.args.device), reduction="sum").tolist()
@@ -199,7 +203,8 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
             predictions, labels = self._in_order(dataloader, gather_object(mine))
             config = self.model.config
             check_outputs(predictions.tolist(), (config.pad_token_id, config.bos_token_id, config.eos_token_id))
-            scores = self.compute_metrics(EvalPrediction(predictions=predictions, label_ids=labels))
+            compute = self.compute_metrics or (lambda _: {})
+            scores = compute(EvalPrediction(predictions=predictions, label_ids=labels))
             metrics |= {f"{metric_key_prefix}_{name}": value for name, value in scores.items()}
         return EvalLoopOutput(predictions, labels, metrics, num_samples=len(dataloader.dataset))
 
@@ -217,7 +222,7 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
             settings |= {"max_length": max(limits) + 1, "logits_processor": [end]}  # with the start token
         if settings.get("num_beams") == 1:
             settings |= {"length_penalty": None, "early_stopping": None}  # of which greedy search would complain
-        return model.generate(ids, attention_mask=mask, **settings)[:, 1:].tolist()
+        return model.generate(input_ids=ids, attention_mask=mask, **settings)[:, 1:].tolist()
 
     def _in_order(self, dataloader: Any, gathered: list) -> tuple[np.ndarray, np.ndarray]:
         """Batches of all processes, one process after the other, to arrays in the order of the data set."""

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from modeling_vanilla.decoding import Glossary, Translator
 from modeling_vanilla.decoding.alignment import align, cross_attention, pharaoh, words
-from modeling_vanilla.decoding.constraints import Constraints
+from modeling_vanilla.decoding.constraints import Constraints, State
 from modeling_vanilla.decoding.glossary import going_on, phrase_ids, word_mark
 from modeling_vanilla.decoding.lengths import length_divisor, max_new_tokens
 from modeling_vanilla.decoding.search import Member, search
@@ -228,6 +228,24 @@ def test_fewer_hypotheses_where_there_are_no_more(translator):
     (translation,) = translator.translate(SOURCES[:1], num_beams=4, n_best=4, max_len_a=0, max_len_b=1)
     assert all(score > -1e8 for _, score in translation.n_best)
     assert translation.n_best[0] == (translation.text, translation.score)
+
+
+@pytest.mark.parametrize(
+    ("phrases", "said", "left"),
+    [
+        ([(1, 1, 2)], (1, 1, 1, 2), 0),
+        ([(1, 2), (1, 3)], (1, 3, 1, 2), 0),
+        ([(1, 2, 1, 3)], (1, 2, 1, 2, 1, 3), 0),
+        ([(1, 2), (1, 2)], (1, 2, 4), 2),
+        ([(1, 2, 3)], (1, 2), 1),
+        ([(1, 2, 3), (4,)], (1, 2, 4), 3),
+    ],
+)
+def test_a_phrase_is_seen_whatever_was_begun_before_it(phrases, said, left):
+    state = State(tuple(phrases))
+    for token in said:
+        state = state.after(token)
+    assert state.left == left
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -172,6 +172,7 @@ def test_what_a_comparison_or_saving_lacks_is_known_before_translating(trained, 
         ([trained, *data, "--bootstrap", 1], "at least 2 resamplings"),
         ([trained, *data, "--save", "--ensemble", trained], "leave out --ensemble"),
         ([trained, *data, "--save", "--num_beams", 1, "--lowercase"], "leave out --num_beams, --lowercase"),
+        ([trained, *data, "--save", "--tokenize", "none"], "leave out --tokenize"),
         ([files[1], *data, "--num_beams", 8], "--num_beams: the systems are finished translations"),
     ):
         assert message in one_line_error(capsys, evaluate.run, *words)

@@ -224,7 +224,16 @@ def test_stops_early(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("metric", "greater"), [("nll", False), ("eval_ppl", False), ("bleu", True), ("loss", False), ("ter", False)]
+    ("metric", "greater"),
+    [
+        ("nll", False),
+        ("eval_ppl", False),
+        ("bleu", True),
+        ("loss", False),
+        ("ter", False),
+        ("eval_news_nll", False),
+        ("eval_news_bleu", True),
+    ],
 )
 def test_knows_which_way_a_metric_is_better(tmp_path, metric, greater):
     args = VanillaTrainingArguments(str(tmp_path), metric_for_best_model=metric)
@@ -252,6 +261,12 @@ def test_knows_which_way_a_metric_is_better(tmp_path, metric, greater):
         ({"warmup_init_lr": 1e-7, "lr_scheduler_type": "cosine"}, "no effect with lr_scheduler_type=cosine"),
         ({"bpe_dropout": 1.0}, "below 1"),
         ({"r_drop": -1.0}, "at least 0"),
+        ({"r_drop": math.nan}, "at least 0"),
+        ({"explosion_ratio": -1.0}, "above 1, or 0"),
+        ({"explosion_ratio": math.nan}, "above 1, or 0"),
+        ({"gradient_accumulation_steps": 0}, "at least 1"),
+        ({"keep_best": 2, "eval_strategy": "epoch"}, "eval_strategy and save_strategy alike"),
+        ({"average_best": 2, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 3}, "a multiple of eval_steps"),
     ],
 )
 def test_contradictions_are_refused(tmp_path, settings, message):
@@ -259,8 +274,9 @@ def test_contradictions_are_refused(tmp_path, settings, message):
         VanillaTrainingArguments(str(tmp_path), **settings)
 
 
-def test_the_best_one_is_by_plain_likelihood_unless_said(tmp_path):
-    settings = {"eval_strategy": "steps", "save_strategy": "steps", "load_best_model_at_end": True}
+@pytest.mark.parametrize("needs", [{"load_best_model_at_end": True}, {"save_strategy": "best"}])
+def test_the_best_one_is_by_plain_likelihood_unless_said(tmp_path, needs):
+    settings = {"eval_strategy": "steps", "save_strategy": "steps", **needs}
     assert VanillaTrainingArguments(str(tmp_path), **settings).metric_for_best_model == "nll"
 
 

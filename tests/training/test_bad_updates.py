@@ -83,8 +83,10 @@ def test_float16s_usual_overflow_is_left_to_its_scaler(tmp_path, pairs, monkeypa
     monkeypatch.setattr("transformers.Trainer._get_grad_norm", lambda *_, **__: torch.tensor(math.inf))
     trainer.create_optimizer_and_scheduler(10)
     trainer.accelerator.scaler = Scaler(scale)
+    trainer._nll = torch.full_like(trainer._nll, math.nan)
     with pytest.raises(BadUpdate) if stops else nullcontext():
         assert trainer._get_grad_norm(trainer.model) == math.inf
+    assert trainer._nll == 0  # as it was before that update
 
 
 def test_a_bad_update_is_skipped_when_told_so(tmp_path, pairs, poisoned, caplog):

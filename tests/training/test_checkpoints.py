@@ -167,6 +167,29 @@ def test_a_checkpoint_that_was_due_when_the_run_was_interrupted_counts(tmp_path)
     assert is_due(only)
 
 
+def test_a_run_interrupted_at_an_epochs_end_has_logged_and_evaluated_it(tmp_path):
+    settings = {
+        "save_strategy": "epoch", "eval_strategy": "epoch", "logging_strategy": "epoch", "num_train_epochs": 3,
+        "max_steps": -1, "keep_best": 3,
+    }  # fmt: skip
+    whole = trainer(tmp_path / "whole", **settings)
+    whole.train()
+    interrupt(tmp_path / "parts", 2 * len(whole.get_train_dataloader()), **settings)
+    parts = trainer(tmp_path / "parts", **settings)
+    parts.train(resume_from_checkpoint=str(last_checkpoint(tmp_path / "parts")))
+    logs = [
+        [(entry["step"], entry.get("nll"), entry.get("eval_nll")) for entry in one.state.log_history[:-1]]
+        for one in (whole, parts)
+    ]
+    assert logs[0] == logs[1]
+    assert names(tmp_path / "whole") == names(tmp_path / "parts")
+
+
+def test_a_limit_below_0_is_none_as_in_the_library(tmp_path):
+    trainer(tmp_path, save_total_limit=-1).train()
+    assert len(names(tmp_path)) == 4
+
+
 def fail_at(monkeypatch, where: str, error: Exception, call: int = 2) -> None:
     """Has a function of the trainer fail when it is called the `call`-th time."""
     original, calls = getattr(VanillaTrainer, where), []

@@ -10,6 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSe
 from modeling_vanilla.decoding import Translator
 from modeling_vanilla.interop.peft import TABLES, default_targets
 from modeling_vanilla.training import VanillaTrainer, VanillaTrainingArguments
+from modeling_vanilla.training.bad_updates import save_update
 
 from .test_finetuning import PLAIN, lower_case, stock
 
@@ -173,3 +174,14 @@ def test_our_trainer_trains_adapters_as_well(trained, tmp_path):
     trainer.args.max_steps = 20
     trainer.train()
     assert trainer.evaluate()["eval_nll"] < before
+
+
+def test_our_trainer_translates_with_adapters_and_keeps_a_bad_update_of_theirs(trained, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(trained)
+    data, model = lower_case(tokenizer), adapted(trained)
+    trainer = VanillaTrainer(model, VanillaTrainingArguments(str(tmp_path), max_tokens=200), eval_dataset=data,
+                             compute_metrics=lambda p: {"rows": len(p.predictions)})  # fmt: skip
+    assert trainer.evaluate()["eval_rows"] == len(data)
+    batch = DataCollatorForSeq2Seq(tokenizer)([data[0], data[1]])
+    rows = save_update(tmp_path, "bad", [dict(batch)], model, tokenizer)
+    assert all(row["nll"] > 0 for row in rows)

@@ -71,6 +71,20 @@ def test_a_batch_of_padding_costs_nothing():
     assert found.loss == 0
 
 
+@pytest.mark.parametrize("hooked", [False, True])
+def test_pieces_of_an_update_add_up_to_it(hooked):
+    head, hidden = nn.Linear(8, 13), torch.randn(6, 5, 8)
+    if hooked:
+        head.register_forward_hook(lambda *_: None)
+    labels = torch.randint(13, (3, 5)).masked_fill(torch.rand(3, 5) < 0.3, -100)
+    whole = r_drop_loss(5.0, head, hidden, labels.repeat(2, 1)).loss
+    tokens = (labels != -100).sum()
+    pieces = [
+        r_drop_loss(5.0, head, hidden[[i, i + 3]], labels[[i, i]], num_items_in_batch=tokens).loss for i in range(3)
+    ]
+    torch.testing.assert_close(sum(pieces), whole)
+
+
 def test_without_dropout_it_is_the_plain_loss(tmp_path, pairs):
     """The passes then agree, so that R-Drop's run is the plain one, accumulation and counts of tokens included."""
     runs = []

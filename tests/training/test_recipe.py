@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import yaml
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
 from modeling_vanilla.training.recipe import config_fields, load_preset, load_recipe, make_parser, shipped_names
@@ -75,6 +76,7 @@ def test_negative_numbers_are_values_and_not_options(tmp_path):
         ("max_length: 1\n", "max_length=1"),
         ("per_device_train_batch_size: 64\n", r"recipe.yaml: 'per_device_train_batch_size' has no effect.*max_tokens"),
         ("resume_from_checkpoint: x\n", "has no effect here: the same command"),
+        ("bf16_full_eval: true\n", "'bf16_full_eval' has no effect here: leave it out"),
     ],
 )
 def test_a_mistake_in_the_recipe_is_named(tmp_path, text, message):
@@ -202,6 +204,13 @@ def test_words_that_are_yes_or_no_may_be_words(tmp_path):
 OF_OTHERS = [
     ("text_classification", "r_drop"), ("image_classification", "bpe_dropout"), ("language_modeling", "bpe_dropout")
 ]  # fmt: skip
+
+
+def test_settings_are_kept_as_yaml_has_them(tmp_path):
+    words = ["--debug", "underflow_overflow", "--generation_config", str(tmp_path / "generation_config.json")]
+    settings = load_recipe(None, words).settings
+    assert yaml.safe_load(yaml.safe_dump(settings)) == settings
+    assert settings == {"debug": ["underflow_overflow"], "generation_config": words[-1]}
 
 
 @pytest.mark.parametrize(("task", "key"), OF_OTHERS)

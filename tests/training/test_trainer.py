@@ -9,11 +9,12 @@ from safetensors.torch import load_file
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerFast, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_pt_utils import LabelSmoother
 
+from modeling_vanilla import VanillaForCausalLM
 from modeling_vanilla.data import train_tokenizer
 from modeling_vanilla.training import VanillaTrainer, VanillaTrainingArguments
 from tests.fixtures import corpus
 
-from .conftest import make_model, make_pairs
+from .conftest import VOCAB, make_model, make_pairs
 
 
 def arguments(folder, **changes):
@@ -471,3 +472,44 @@ def test_library_smoother_equals_the_models_loss(pairs, tokenizer):
 def test_impossible_arguments_are_refused(tmp_path, pairs, change, message):
     with pytest.raises(ValueError, match=message):
         VanillaTrainer(make_model(), arguments(tmp_path, **change), train_dataset=pairs)
+
+
+def test_it_has_the_librarys_defaults(tmp_path, monkeypatch, pairs):
+    monkeypatch.chdir(tmp_path)
+    assert VanillaTrainer(make_model(), train_dataset=pairs).args.output_dir == "tmp_trainer"
+    trainer = VanillaTrainer(args=arguments(tmp_path), train_dataset=pairs, model_init=lambda: make_model())
+    trainer.train()
+    assert math.isfinite(losses(trainer)[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"args": Seq2SeqTrainingArguments("x", report_to="none")}, "give VanillaTrainingArguments, not Seq2Seq"),
+        ({"compute_loss_func": print}, "compute_loss_func: the model computes its loss itself"),
+        ({"train_dataset": [{"input_ids": [1], "labels": [2]}]}, "a list has no lengths"),
+    ],
+)
+def test_what_it_does_not_take_is_refused(tmp_path, pairs, settings, message):
+    with pytest.raises(ValueError, match=message):
+        VanillaTrainer(make_model(), **{"args": arguments(tmp_path), "train_dataset": pairs} | settings).train()
+
+
+def test_predictions_need_no_metric_and_a_loss_alone_no_predictions(tmp_path, pairs):
+    few = pairs.select(range(5))
+    predicted = VanillaTrainer(make_model(), arguments(tmp_path)).predict(few)
+    assert predicted.predictions.shape[0] == predicted.label_ids.shape[0] == 5
+    assert predicted.metrics["test_nll"] > 0
+    args = arguments(tmp_path, prediction_loss_only=True)
+    trainer = VanillaTrainer(make_model(), args, eval_dataset=few, compute_metrics=lambda p: {"rows": 5})
+    assert "eval_rows" not in trainer.evaluate()
+
+
+def test_a_language_models_tokens_are_counted_as_they_are_predicted(tmp_path):
+    torch.manual_seed(0)
+    model = VanillaForCausalLM(make_model().config)
+    rows = [torch.randint(3, VOCAB, (length,)).tolist() for length in (2, 3, 9)]
+    data = Dataset.from_dict({"input_ids": rows, "labels": rows})
+    found = VanillaTrainer(model, arguments(tmp_path, max_tokens=9), eval_dataset=data).evaluate()["eval_nll"]
+    total = sum(model(torch.tensor([row]), labels=torch.tensor([row])).loss.item() * (len(row) - 1) for row in rows)
+    assert found == pytest.approx(total / sum(len(row) - 1 for row in rows), rel=1e-5)
