@@ -42,6 +42,7 @@ setup(
         "sacrebleu>=2.5",
         "pyyaml>=6",
         "numpy>=1.26",
+        "filelock>=3.13",
     ],
     extras_require={
         "tensorboard": ["tensorboard>=2.15"],

@@ -24,12 +24,15 @@ def main(argv: Sequence[str]) -> None:
 
     make_folder(args.output)
 
+    # A pipe can be read only once.
+    held = {file: list(read_lines(Path(file), strict=True)) for file in args.files if not Path(file).is_file()}
+
     class Lines:
         """All files' lines, as often as they are asked for."""
 
         def __iter__(self) -> Iterator[str]:
             for file in args.files:
-                yield from read_lines(Path(file), strict=True)
+                yield from held[file] if file in held else read_lines(Path(file), strict=True)
 
     tokenizer = train_tokenizer(Lines(), args.vocab_size, model_max_length=args.max_length)
     tokenizer.save_pretrained(args.output)

@@ -69,7 +69,8 @@ class DataArguments:
     source_column: str | None = field(
         default=None,
         metadata={
-            "help": "Column with the source text. Default: source, src or the source language; "
+            "help": "Column with the source text. Default: source, src or the source language, the first that the "
+            "target has too; "
             "of texts to classify text, sentence or source; of images image."
         },
     )
@@ -95,10 +96,18 @@ class DataArguments:
         default=True, metadata={"help": "Keep only the first of training pairs that are the same on both sides."}
     )
     max_train_samples: int | None = field(
-        default=None, metadata={"help": "Use only the first so many training pairs, counted before any is dropped."}
+        default=None,
+        metadata={
+            "help": "Use only the first so many training pairs, counted before any is dropped; "
+            "of images a fixed random sample."
+        },
     )
     max_eval_samples: int | None = field(
-        default=None, metadata={"help": "Use only the first so many pairs of the validation and of each test set."}
+        default=None,
+        metadata={
+            "help": "Use only the first so many pairs of the validation and of each test set; "
+            "of images a fixed random sample."
+        },
     )
     preprocessing_num_workers: int | None = field(
         default=None, metadata={"help": "Processes that tokenise. Default: all cores this process may use."}
@@ -112,6 +121,12 @@ class DataArguments:
             raise ValueError(f"task={self.task!r}: must be one of {', '.join(TASKS)}")
         if self.task == "language_modeling":  # both sides of its pairs are one text
             self.source_lang, self.source_column = self.target_lang, self.target_column
+        for name in ("data_dir", "cache_dir"):
+            try:
+                Path(getattr(self, name) or "").expanduser()
+            except RuntimeError as error:
+                what = "no home folder is known for this user: write the path out"
+                raise ValueError(f"{name}={getattr(self, name)!r}: {what}") from error
         limits = {
             "max_length": 2,  # one token and </s>
             "max_length_ratio": 1,

@@ -12,7 +12,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Translation, load_dataset, load_from_disk
+from datasets import (
+    ClassLabel,
+    Dataset,
+    DatasetDict,
+    Features,
+    Translation,
+    concatenate_datasets,
+    load_dataset,
+    load_from_disk,
+)
 
 from modeling_vanilla.data.arguments import DataArguments
 from modeling_vanilla.data.arrow_files import kept_batches, write_arrow
@@ -44,7 +53,7 @@ SAVED_BY_DATASETS = ("dataset_dict.json", "state.json")  # a DatasetDict, and a 
 RECORD_READERS = {"json": read_json, "csv": read_csv, "parquet": read_parquet}
 HELD_OUT_FRACTION, HELD_OUT_MOST, HELD_OUT_SEED = 0.01, 1_000, 0
 HELD_OUT_FRACTION_OF_LABELLED = 0.05  # of texts to classify, which are fewer
-READER_VERSION = 1  # part of every cache key: raise it when the same files would read differently
+READER_VERSION = 2  # part of every cache key: raise it when the same files would read differently
 PAIRS_PER_BATCH = 10_000
 
 
@@ -147,7 +156,8 @@ def _hold_out(train: Dataset, where: str, args: DataArguments) -> tuple[Dataset,
     logger.warning(
         "%s: there is no validation split, so %s of the %s training pairs are held out", where, count, len(train)
     )
-    digests = [_digest("held out", HELD_OUT_SEED, count, side, train._fingerprint) for side in ("train", "validation")]
+    rule = ("held out", HELD_OUT_SEED, classifying, count, train._fingerprint)
+    digests = [_digest(*rule, side) for side in ("train", "validation")]
     return (
         _cached(kept_batches(train, ~held_out, COLUMNS), digests[0], args),
         _cached(kept_batches(train, held_out, COLUMNS), digests[1], args),
@@ -266,35 +276,42 @@ def _as_pairs(table: Dataset, where: str, split: str, args: DataArguments) -> Da
     if "translation" in table.column_names:
         feature = table.features["translation"]
         keys = feature.languages if isinstance(feature, Translation) else feature if isinstance(feature, dict) else None
-    source, target = choose_columns(table.column_names, keys, args, where)
-    if len(source) > 1:
+    chosen = choose_columns(table.column_names, keys, args, where)
+    if len(chosen[0]) > 1:
         table = table.flatten()
-    if args.task == "language_modeling":
-        table = table.select_columns([".".join(source)])
-        table = table if source == ("source",) else table.rename_column(".".join(source), "source")
-        table = table.add_column("target", table["source"])
-        source, target = ("source",), ("target",)
-    names = {".".join(source): "source", ".".join(target): "target"}
+    names = [".".join(column) for column in chosen]
     if args.task == "text_classification":
-        table = _labels_as_text(table, ".".join(target))
+        table = _labels_as_text(table, names[1])
     for name in names:
         kind = getattr(table.features[name], "dtype", None)
         if kind not in ("string", "large_string"):
             raise ValueError(f"{where}: column {name!r} holds {kind or 'lists or objects'}, not text")
-    pairs = table.select_columns(list(names)).rename_columns(names).select_columns(COLUMNS)
+    sides = zip(names, COLUMNS, strict=True)  # one at a time: both may be the same column
+    pairs = concatenate_datasets(
+        [table.select_columns([name]).rename_columns({name: column}) for name, column in sides], axis=1
+    )
     features = Features.from_arrow_schema(SCHEMA)
     if pairs.features != features:
-        pairs = pairs.cast(features)
+        pairs = pairs.cast(features, load_from_cache_file=False)  # which is found by the fingerprint too
     if split != "train":  # where a missing side is dropped as empty
         _check_nothing_missing(pairs, where)
-    return pairs
+    # The library's fingerprint says how a data set was made, which other texts may share.
+    return pairs.select_columns(COLUMNS, new_fingerprint=_digest("data set", _content_digest(pairs)))
+
+
+def _content_digest(pairs: Dataset) -> str:
+    digest = hashlib.sha256()
+    for table in pairs.with_format("arrow").iter(PAIRS_PER_BATCH):
+        for batch in table.combine_chunks().to_batches():
+            digest.update(batch.serialize())
+    return digest.hexdigest()
 
 
 def _labels_as_text(table: Dataset, column: str) -> Dataset:
     feature = table.features[column]
     if getattr(feature, "dtype", "").startswith(("int", "uint", "bool")):
         names = feature.names if isinstance(feature, ClassLabel) else None
-        known = (None if label is None or (names and label < 0) else label for label in table[column])
+        known = (None if label is None or (names and label < 0) else label for label in table[column][:])
         texts = [label if label is None else names[label] if names else str(label) for label in known]
         table = table.remove_columns(column).add_column(column, texts)
     return table

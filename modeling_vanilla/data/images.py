@@ -54,8 +54,14 @@ def load_images(args: DataArguments) -> tuple[DatasetDict, list[str]]:
             raise ValueError(f"{where}: cannot be loaded: {root_cause(error)}") from error
     splits = _choose_splits(loaded, where, args)
     feature = splits["train"].features["label"]
-    names = feature.names if isinstance(feature, ClassLabel) else sorted({str(x) for x in splits["train"]["label"]})
-    splits = {name: _with_labels(split, names, f"{where}, {name}") for name, split in splits.items()}
+    labels = splits["train"]["label"][:]
+    if isinstance(feature, ClassLabel):
+        names = feature.names
+        learnt = {names[label] for label in labels if label is not None and label >= 0}
+    else:
+        learnt = {str(label) for label in labels}
+        names = sorted(learnt)
+    splits = {name: _with_labels(split, names, learnt, f"{where}, {name}") for name, split in splits.items()}
     if "validation" not in splits:
         count = max(len(names), int(VALIDATION_FRACTION * len(splits["train"])))
         try:
@@ -68,7 +74,8 @@ def load_images(args: DataArguments) -> tuple[DatasetDict, list[str]]:
     for name, split in splits.items():
         most = args.max_train_samples if name == "train" else args.max_eval_samples
         if most is not None and most < len(split):
-            splits[name] = split.select(range(most))
+            some = np.random.default_rng(HELD_OUT_SEED).permutation(len(split))[:most]  # a folder's are by label
+            splits[name] = split.select(np.sort(some))
     return DatasetDict(splits), list(names)
 
 
@@ -104,15 +111,15 @@ def _choose_splits(loaded: Any, where: str, args: DataArguments) -> dict[str, Da
     return chosen
 
 
-def _with_labels(split: Dataset, names: list[str], where: str) -> Dataset:
-    """The split with its labels as numbers of `names`, whatever they were."""
+def _with_labels(split: Dataset, names: list[str], learnt: set[str], where: str) -> Dataset:
+    """The split with its labels as numbers of `names`, whatever they were; `learnt` are those in the training set."""
     feature, numbers = split.features["label"], {name: number for number, name in enumerate(names)}
     labels = []
-    for row, label in enumerate(split["label"], start=1):
+    for row, label in enumerate(split["label"][:], start=1):
         if label is None or (isinstance(feature, ClassLabel) and label < 0):
             raise ValueError(f"{where}, row {row}: there is no label: fill it in or take the row out")
         text = feature.names[label] if isinstance(feature, ClassLabel) else str(label)
-        if text not in numbers:
+        if text not in learnt:
             raise ValueError(f"{where}, row {row}: the label {text!r} is none of the training set's")
         labels.append(numbers[text])
     return split.remove_columns("label").add_column("label", labels).cast_column("label", ClassLabel(names=names))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset, Features, List, Value
+from filelock import FileLock
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from modeling_vanilla.data.arguments import DataArguments
@@ -86,7 +87,11 @@ def prepare_pairs(
     fingerprint = _fingerprint(pairs, tokenizer, args, training)
     path = args.cache_folder() / f"tokens-{fingerprint}.arrow"
     if not path.exists():
-        _prepare(path, fingerprint, pairs, tokenizer, args, training)
+        lock = path.with_name(f"{path.name}.lock")
+        with FileLock(lock):  # another process may be at it
+            if not path.exists():
+                _prepare(path, fingerprint, pairs, tokenizer, args, training)
+        lock.unlink(missing_ok=True)  # who finds the result asks for no lock
     with pa.memory_map(str(path)) as file:
         report = FilterReport(**json.loads(pa.ipc.open_stream(file).schema.metadata[REPORT_KEY]))
     if not report.kept:

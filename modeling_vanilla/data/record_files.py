@@ -21,6 +21,7 @@ from modeling_vanilla.errors import first_line
 
 ColumnPath = tuple[str, ...]  # ("source",), or ("translation", "en")
 ROWS_PER_BATCH = 10_000
+MOST_CSV_CHARACTERS = 2**31 - 1  # of a cell: what a C long holds everywhere
 USUAL_COLUMNS = {  # of tasks other than translation, whose columns may also have languages' names
     "text_classification": (("text", "sentence", "source"), ("label", "labels", "target")),
 }
@@ -35,13 +36,23 @@ def choose_columns(
         names: The columns there are.
         translation_keys: The languages inside the column "translation", if there is such a column.
         args: `source_column` and `target_column` name them; else they are found as "source" and "target", "src" and
-            "tgt", or by language, on their own or inside "translation".
+            "tgt", or by language, on their own or inside "translation": the first of these that has both sides.
         where: Names the table in an error.
 
     Raises:
-        ValueError: There is no such column or language, or both sides are the same.
+        ValueError: There is no such column or language, it occurs twice, or both sides are the same.
     """
     names = list(names)
+    columns = _choose(names, translation_keys, args, where)
+    for column in columns:
+        if names.count(column[0]) > 1:
+            raise ValueError(f"{where}: there is more than one column {column[0]!r}: rename all but one")
+    return columns
+
+
+def _choose(
+    names: list[str], translation_keys: Iterable[str] | None, args: DataArguments, where: str
+) -> tuple[ColumnPath, ColumnPath]:
     if args.task == "language_modeling":
         if args.target_lang and args.target_column is None and args.target_lang in (translation_keys or ()):
             return ("translation", args.target_lang), ("translation", args.target_lang)
@@ -70,6 +81,18 @@ def choose_columns(
                 )
         source = ("translation", str(args.source_lang))
         target = ("translation", str(args.target_lang))
+    elif args.source_column is None and args.target_column is None:
+        usual_pairs = [("source", "target"), ("src", "tgt")]
+        if args.source_lang and args.target_lang:
+            usual_pairs.append((args.source_lang, args.target_lang))
+        both = next((pair for pair in usual_pairs if {*pair} <= {*names}), None)
+        if both is None:
+            wanted = " or ".join(f"{one!r} and {other!r}" for one, other in usual_pairs)
+            raise ValueError(
+                f"{where}: no columns {wanted}: give source_column and target_column: the columns are "
+                f"{', '.join(names) or 'none'}"
+            )
+        source, target = both[:1], both[1:]
     else:
         source = _column(names, args.source_column, ("source", "src", args.source_lang), "source_column", where)
         target = _column(names, args.target_column, ("target", "tgt", args.target_lang), "target_column", where)
@@ -149,17 +172,20 @@ def _json_records(path: Path, strict: bool) -> Iterator[tuple[str, Any]]:
         text = "\n".join(read_lines(path, strict=strict))
         try:
             records = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}:{error.lineno}: isn't JSON: {error.msg}") from error
+        except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
+            line, what = getattr(error, "lineno", 1), getattr(error, "msg", error)
+            raise ValueError(f"{path}:{line}: isn't JSON: {what}") from error
         yield from ((f"{path}, record {number}", record) for number, record in enumerate(records, start=1))
         return
     for number, line in enumerate(read_lines(path, strict=strict), start=1):
         if not line.strip():
             continue
         try:
-            yield f"{path}:{number}", json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}:{number}: isn't one JSON object a line: {error.msg}") from error
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            what = getattr(error, "msg", error)
+            raise ValueError(f"{path}:{number}: isn't one JSON object a line: {what}") from error
+        yield f"{path}:{number}", record
 
 
 def read_csv(path: Path, args: DataArguments, *, strict: bool) -> Iterator[tuple[str, str]]:
@@ -168,6 +194,7 @@ def read_csv(path: Path, args: DataArguments, *, strict: bool) -> Iterator[tuple
     Raises:
         ValueError: A row is malformed or hasn't the header's fields, or the file can't be read.
     """
+    csv.field_size_limit(MOST_CSV_CHARACTERS)
     rows = csv.reader((line + "\n" for line in read_lines(path, strict=strict)), strict=True)
     header: list[str] = []
     try:
@@ -199,7 +226,7 @@ def read_parquet(path: Path, args: DataArguments, *, strict: bool) -> Iterator[t
             raise ValueError(f"{path}: isn't a Parquet file: {first_line(error)}") from error
         schema = table.schema_arrow
         keys = None
-        if "translation" in schema.names and pa.types.is_struct(schema.field("translation").type):
+        if schema.names.count("translation") == 1 and pa.types.is_struct(schema.field("translation").type):
             keys = [field.name for field in schema.field("translation").type]
         columns = choose_columns(schema.names, keys, args, str(path))
         number = 0

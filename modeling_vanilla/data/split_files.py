@@ -139,7 +139,9 @@ def _find(folder: Path, stems: list[str], option: str, args: DataArguments) -> S
         return options[0]
     if options:
         files = sorted({path.name for way in options for path in way.paths})
-        raise ValueError(f"{folder}: {_listed(files)} are more than one {stems[0]} split: choose with {option}")
+        apart = len({_parse(Path(file)).stem for file in files}) > 1
+        remedy = f"choose with {option}" if apart else "rename what isn't to be read, or take it away"
+        raise ValueError(f"{folder}: {_listed(files)} are more than one {stems[0]} split: {remedy}")
 
     named = _named(folder, stems)
     languages = sorted({name.suffix.removeprefix(".") for name in named if name.suffix})

@@ -28,6 +28,8 @@ MIN_FREQUENCY = 2  # a token that was seen once cannot be learned
 
 LINES_PER_BATCH = 10_000
 
+MODES = ("src_lang", "tgt_lang", "language", "task", "predict_timestamps")  # of NLLB, mBART, Whisper
+
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, *, model_max_length: int = 1024) -> PreTrainedTokenizerFast:
     """Trains one BPE vocabulary for both languages.
@@ -120,6 +122,7 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     return _sha256(
         json.dumps(state, sort_keys=True).encode(),
         repr((type(tokenizer).__name__, tokenizer.split_special_tokens)).encode(),
+        repr([getattr(tokenizer, mode, None) for mode in MODES]).encode(),  # a call sets them in the backend
     )
 
 

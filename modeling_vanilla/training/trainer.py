@@ -203,8 +203,8 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
             predictions, labels = self._in_order(dataloader, gather_object(mine))
             config = self.model.config
             check_outputs(predictions.tolist(), (config.pad_token_id, config.bos_token_id, config.eos_token_id))
-            compute = self.compute_metrics or (lambda _: {})
-            scores = compute(EvalPrediction(predictions=predictions, label_ids=labels))
+            both = EvalPrediction(predictions=predictions, label_ids=labels)
+            scores = self.compute_metrics(both) if self.compute_metrics else {}
             metrics |= {f"{metric_key_prefix}_{name}": value for name, value in scores.items()}
         return EvalLoopOutput(predictions, labels, metrics, num_samples=len(dataloader.dataset))
 

@@ -85,12 +85,6 @@ def test_processes_share_the_list_as_accelerate_deals_it(processes):
     assert interleaved == list(sampler)
 
 
-def test_two_processes_see_what_one_sees_with_twice_the_accumulation():
-    one = TokenBatchSampler(*random_lengths(501), 200, multiple_of=1 * 2)
-    two = TokenBatchSampler(*random_lengths(501), 200, multiple_of=2 * 1)
-    assert list(one) == list(two)
-
-
 @pytest.mark.parametrize(
     ("source", "target", "options", "message"),
     [

@@ -8,11 +8,12 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from datasets import Dataset, DatasetDict, Features, Translation, Value
+from datasets import Dataset, DatasetDict, Features, Translation, Value, concatenate_datasets
 from transformers import HfArgumentParser
 
 from modeling_vanilla.data import DataArguments, PairTexts, corpus, grammar, load_corpus
@@ -41,6 +42,12 @@ def parquet(pairs, names=("source", "target")):
     return sink.getvalue().to_pybytes()
 
 
+def twice(name):
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["source", name, name]), sink)
+    return sink.getvalue().to_pybytes()
+
+
 def json_lines(pairs, record):
     return text(json.dumps(record(*pair), ensure_ascii=False) for pair in pairs)
 
@@ -65,6 +72,12 @@ FORMATS = {
     },
     "csv": lambda pairs: {".csv": text(["source,target", *(f"{quoted(s)},{quoted(t)}" for s, t in pairs)])},
     "csv, CRLF": lambda pairs: {".csv": text(["id,de,en\r", *(f"1,{quoted(t)},{quoted(s)}\r" for s, t in pairs)])},
+    "csv, where it is from": lambda pairs: {
+        ".csv": text(["source,src,en,de", *(f"web,1,{quoted(s)},{quoted(t)}" for s, t in pairs)])
+    },
+    "csv, a column twice": lambda pairs: {
+        ".csv": text(["id,id,en,de", *(f"1,2,{quoted(s)},{quoted(t)}" for s, t in pairs)])
+    },
     "parquet": lambda pairs: {".parquet": parquet(pairs)},
     "parquet, languages": lambda pairs: {".parquet": parquet(pairs, ("en", "de"))},
 }
@@ -150,6 +163,17 @@ def test_saved_dataset_dict_reads_to_the_same_pairs(tmp_path, load):
 def test_saved_single_dataset_is_the_training_split(tmp_path, load):
     Dataset.from_dict({"src": ["a"] * 10, "tgt": ["b"] * 10}).save_to_disk(tmp_path / "saved")
     assert load(tmp_path / "saved").num_rows == {"train": 9, "validation": 1}
+
+
+def test_one_column_of_a_hub_data_set_is_both_sides_of_a_language_model(load, monkeypatch):
+    table = Dataset.from_dict({"text": ["a", "b", "c"]})
+    loaded = DatasetDict(train=table, validation=table.select([2, 0]))
+    monkeypatch.setattr(corpus, "load_dataset", lambda *args, **options: loaded)
+    loaded = load(dataset_name="some/texts", task="language_modeling")
+    assert pairs_of(loaded["train"]) == [("a", "a"), ("b", "b"), ("c", "c")]
+    assert pairs_of(loaded["validation"]) == [("c", "c"), ("a", "a")]
+    source, target = (loaded["train"].data.column(side).chunk(0).buffers()[2] for side in ("source", "target"))
+    assert source.address == target.address  # no copy, let alone item by item
 
 
 @pytest.mark.parametrize("shape", ["translation", "columns", "columns of large_string"])
@@ -273,6 +297,11 @@ def test_missing_training_text_is_an_empty_text(tmp_path, load, name, content):
 def test_text_that_looks_like_another_type_stays_text(tmp_path, load, name, value):
     folder = write_splits(tmp_path / "data", FORMATS[name], train=[(value, "x"), (value, value)], val=VALIDATION)
     assert pairs_of(load(folder)["train"]) == [(value, "x"), (value, value)]
+
+
+def test_a_csv_cell_may_be_long(tmp_path, load):
+    folder = write_splits(tmp_path / "data", FORMATS["csv"], train=[("a" * 200_000, "b")], val=VALIDATION)
+    assert pairs_of(load(folder)["train"]) == [("a" * 200_000, "b")]
 
 
 def test_asked_columns_are_taken_before_usual_ones(tmp_path, load):
@@ -411,6 +440,39 @@ def test_edited_file_is_read_again(tmp_path, load):
     assert pairs_of(before["train"]) == PAIRS
 
 
+@pytest.mark.parametrize("kind", ["string", "large_string"])
+def test_a_saved_data_set_made_anew_is_read_again(tmp_path, load, kind):
+    features = Features({"source": Value(kind), "target": Value(kind)})
+    fingerprints = set()
+    for word in ("old", "new"):
+        table = Dataset.from_dict({"source": [word] * 9, "target": [word] * 9}, features=features)
+        table._fingerprint = "made by the same program"
+        table.save_to_disk(tmp_path / "saved")
+        loaded = load(tmp_path / "saved")
+        assert pairs_of(loaded["validation"]) == [(word, word)]
+        assert pairs_of(loaded["train"]) == [(word, word)] * 8
+        fingerprints.add(loaded["train"]._fingerprint)
+    assert len(fingerprints) == 2
+
+
+def test_a_data_sets_digest_is_of_its_rows_however_they_are_stored():
+    table = Dataset.from_dict({"source": ["a", None, "c"], "target": ["d", "e", ""]})
+    digest = corpus._content_digest(table)
+    assert corpus._content_digest(concatenate_datasets([table.select([0]), table.select([1, 2])])) == digest
+    turned = table.select([2, 1, 0])
+    assert corpus._content_digest(turned) != digest
+    assert corpus._content_digest(turned.select([2, 1, 0])) == digest
+
+
+def test_what_is_held_out_for_one_task_is_not_for_another(tmp_path, load):
+    # The only example of a label, which is to stay in training, is the first that would be held out.
+    first = np.random.default_rng(corpus.HELD_OUT_SEED).permutation(20)[0]
+    pairs = [(f"s{n}", "rare" if n == first else "usual") for n in range(20)]
+    folder = write_splits(tmp_path / "data", parallel, train=pairs)
+    assert load(folder)["validation"]["target"][:] == ["rare"]
+    assert load(folder, task="text_classification")["validation"]["target"][:] == ["usual"]
+
+
 def test_columns_are_part_of_what_is_cached(tmp_path, load):
     content = json_lines(PAIRS, lambda s, t: {"source": s, "target": t, "other": "o"})
     folder = write(tmp_path / "data", {"train.jsonl": content, "val.jsonl": content})
@@ -483,10 +545,19 @@ MISTAKES = {
     "two training files": (
         {"train.tsv": "a\tb\n", "train.jsonl": "{}"},
         {},
-        "train.jsonl, train.tsv are more than one train split: choose with train_prefix",
+        "data: train.jsonl, train.tsv are more than one train split: rename what isn't to be read, or take it away$",
     ),
-    "plain and compressed": (TEXT | {"train.en.gz": gzip.compress(b"a\n")}, {}, "train.en, train.en.gz are more than"),
-    "two validation sets": (GOOD | {"dev.tsv": "a\tb\n"}, {}, "dev.tsv, val.tsv are more than one val split"),
+    "plain and compressed": (
+        TEXT | {"train.en.gz": gzip.compress(b"a\n")},
+        {},
+        "data: train.de, train.en, train.en.gz are more than one train split: rename what isn't to be read, or take it "
+        "away$",
+    ),
+    "two validation sets": (
+        GOOD | {"dev.tsv": "a\tb\n"},
+        {},
+        "data: dev.tsv, val.tsv are more than one val split: choose with validation_prefix$",
+    ),
     "NUL bytes": ({"train.en": b"a\0b\n", "train.de": "b\n"}, {}, "train.en: isn't a text file: byte 2 is NUL"),
     "gzip data under a plain name": (
         {"train.en": gzip.compress(b"a\n"), "train.de": "b\n"},
@@ -548,7 +619,31 @@ MISTAKES = {
     "JSON without the columns": (
         {"train.jsonl": '{"question": "a", "answer": "b"}\n'},
         {},
-        "train.jsonl:1: no column 'source' or 'src' or 'en': give source_column, one of question, answer",
+        "train.jsonl:1: no columns 'source' and 'target' or 'src' and 'tgt' or 'en' and 'de': give source_column and "
+        "target_column: the columns are question, answer$",
+    ),
+    "one side of each convention": (
+        {"train.csv": "source,tgt,de\na,b,c\n"},
+        {"source_lang": None},
+        "train.csv: no columns 'source' and 'target' or 'src' and 'tgt': give .*: the columns are source, tgt, de$",
+    ),
+    "nested too deeply": ({"train.jsonl": '{"source":' + "[" * 100_000}, {}, "train.jsonl:1: isn't one JSON object"),
+    "a list nested too deeply": ({"train.json": "[" * 100_000}, {}, "train.json:1: isn't JSON: "),
+    "a number of too many digits": ({"train.jsonl": "1" * 5_000}, {}, "train.jsonl:1: isn't one JSON object a line: "),
+    "a CSV header with a column twice": (
+        {"train.csv": "source,target,source\na,b,c\n"},
+        {},
+        "train.csv: there is more than one column 'source': rename all but one$",
+    ),
+    "a Parquet file with a column twice": (
+        {"train.parquet": twice("target")},
+        {},
+        "train.parquet: there is more than one column 'target': rename all but one$",
+    ),
+    "a Parquet file with the translation twice": (
+        {"train.parquet": twice("translation")},
+        {},
+        "train.parquet: no columns 'source' and 'target'",
     ),
     "unknown column": (
         {"train.jsonl": '{"question": "a", "answer": "b"}\n'},
@@ -710,6 +805,12 @@ def test_cache_that_cannot_be_made_is_named(tmp_path, load):
 def test_number_out_of_range_is_an_error(name, value):
     with pytest.raises(ValueError, match=f"{name}={value} is below "):
         DataArguments(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["data_dir", "cache_dir"])
+def test_home_of_nobody_is_an_error(name):
+    with pytest.raises(ValueError, match=rf"^{name}='~nosuchuser/x': no home folder is known for this user: "):
+        DataArguments(**{name: "~nosuchuser/x"})
 
 
 def test_arguments_parse_from_a_command_line(capsys):

@@ -1,6 +1,10 @@
 """The preparation of IWSLT 2014 from an archive of its form."""
 
+import bz2
+import gzip
 import io
+import lzma
+import random
 import tarfile
 
 import pytest
@@ -80,3 +84,18 @@ def test_a_broken_archive_is_refused(tmp_path, capsys, content):
     error = capsys.readouterr().err
     assert "can't be read" in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("place", ["the middle", "the check sum"])
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress])
+def test_a_damaged_archive_is_refused(tmp_path, capsys, compress, place):
+    file = archive(tmp_path / "de-en.tgz", train=3_000)
+    data = bytearray(compress(gzip.decompress(file.read_bytes())))
+    start, length = (len(data) // 2, len(data) // 4) if place == "the middle" else (len(data) - 8, 4)
+    data[start : start + length] = random.Random(0).randbytes(length)
+    file.write_bytes(data)
+    assert main(["prepare", "iwslt14", str(file), str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert "can't be read as an archive" in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()

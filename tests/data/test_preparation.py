@@ -2,6 +2,8 @@
 
 import random
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -249,6 +251,30 @@ def test_loaded_corpus_that_another_process_prepared_is_found_again(another_proc
     prepared, _ = prepare_pairs(load_corpus(args)["train"], tokenizer, args, training=True)
     assert prepared._fingerprint == another_process.fingerprint
     assert tokenised == []
+
+
+def test_of_two_at_once_one_prepares_and_the_other_waits(prepare, monkeypatch):
+    calls, real = [], preparation._prepare
+
+    def slow(*args):
+        calls.append(args)
+        time.sleep(0.3)
+        real(*args)
+
+    monkeypatch.setattr(preparation, "_prepare", slow)
+    with ThreadPoolExecutor(2) as pool:
+        (one, _), (other, _) = pool.map(prepare, [GOOD, GOOD])
+    assert len(calls) == 1
+    assert rows(one) == rows(other)
+
+
+def test_what_an_interrupted_run_has_tokenised_is_not_tokenised_again(prepare, tokenised, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "write_arrow", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            prepare(GOOD)
+    assert prepare(GOOD)[1].kept == len(GOOD)
+    assert len(tokenised) == 1
 
 
 def test_result_is_memory_mapped_and_nothing_else_is_left_behind(prepare, tmp_path):

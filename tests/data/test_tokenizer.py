@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, NllbTokenizer, PreTrainedTokenizerFast
 
 from modeling_vanilla.data import tokenizer_digest, train_tokenizer, train_word_tokenizer
 from modeling_vanilla.data.tokenizer import BYTE_TOKENS, CHARACTER_COVERAGE
@@ -237,6 +237,19 @@ def test_digest_tells_tokenizers_apart(tokenizer, sentences):
     no_split = train_tokenizer(sentences * 5, 430)
     no_split.split_special_tokens = False
     assert len({tokenizer_digest(each) for each in (tokenizer, other, no_split)}) == 3
+
+
+@pytest.mark.parametrize("mode", ["src_lang", "tgt_lang"])
+def test_digest_tells_languages_apart_that_a_tokenizer_marks(mode):
+    vocabulary = {token: number for number, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", "▁", "a", "▁a"])}
+    languages = {"src_lang": "eng_Latn", "tgt_lang": "deu_Latn"}
+
+    def nllb(**changes):
+        return NllbTokenizer(vocab=vocabulary, merges=[("▁", "a")], **languages | changes)
+
+    one, same, other = nllb(), nllb(), nllb(**{mode: "fra_Latn"})
+    assert one("a", text_target="a").data != other("a", text_target="a").data
+    assert tokenizer_digest(one) == tokenizer_digest(same) != tokenizer_digest(other)
 
 
 def test_digest_does_not_change_with_use_or_saving(tokenizer, tmp_path):

@@ -1,6 +1,7 @@
 """`vanilla` as its user meets it: output, messages, exit statuses."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -224,6 +225,15 @@ def test_trains_a_tokenizer(test_files, tmp_path, capsys):
     loaded = AutoTokenizer.from_pretrained(tmp_path / "tok")
     assert len(loaded) == 300
     assert loaded.decode(loaded(SOURCES[0]).input_ids, skip_special_tokens=True) == SOURCES[0]
+
+
+def test_trains_a_tokenizer_from_a_pipe(tmp_path):
+    reading, writing = os.pipe()
+    os.write(writing, "\n".join(SOURCES).encode())
+    os.close(writing)
+    words = ["--vocab_size", "300", "--output", str(tmp_path / "tok"), f"/dev/fd/{reading}"]
+    assert tokenizer.run(words) == 0
+    os.close(reading)
 
 
 def test_a_tokenizer_for_a_place_that_cannot_be_written_is_refused(test_files, capsys):

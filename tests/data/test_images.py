@@ -1,0 +1,40 @@
+"""Which images are taken, and which labels there may be. (tests/training/test_jobs.py trains on them.)"""
+
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image
+from PIL import Image as Picture
+
+from modeling_vanilla.data import DataArguments
+from modeling_vanilla.data.images import load_images
+
+
+def load(folder, **options):
+    return load_images(DataArguments(task="image_classification", data_dir=str(folder), **options))
+
+
+def test_a_sample_of_a_folder_has_more_than_its_first_label(tmp_path):
+    for split in ("train", "validation"):
+        for label in ("bird", "cat"):
+            (tmp_path / "data" / split / label).mkdir(parents=True)
+            for number in range(10):
+                picture = Picture.fromarray(np.full((2, 2), number, np.uint8))
+                picture.save(tmp_path / "data" / split / label / f"{number}.png")
+    limits = {"max_train_samples": 8, "max_eval_samples": 7, "cache_dir": str(tmp_path / "cache")}
+    data, names = load(tmp_path / "data", **limits)
+    assert data.num_rows == {"train": 8, "validation": 7}
+    assert names == ["bird", "cat"]
+    assert set(data["train"]["label"]) == set(data["validation"]["label"]) == {0, 1}
+    assert load(tmp_path / "data", **limits)[0]["train"]["label"][:] == data["train"]["label"][:]
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_label_that_training_never_shows_is_refused(tmp_path, split):
+    def images(labels):
+        pictures = [Picture.new("L", (2, 2))] * len(labels)
+        features = Features({"image": Image(), "label": ClassLabel(names=["bird", "cat", "dog"])})
+        return Dataset.from_dict({"image": pictures, "label": labels}, features=features)
+
+    DatasetDict({"train": images([0, 1] * 20), split: images([1, 2])}).save_to_disk(tmp_path / "data")
+    with pytest.raises(ValueError, match=f"{split}, row 2: the label 'dog' is none of the training set's"):
+        load(tmp_path / "data")
