@@ -1,5 +1,6 @@
 """`VanillaTrainer`: what training the paper's way needs beyond `Seq2SeqTrainer`."""
 
+import hashlib
 import logging
 import math
 from functools import partial
@@ -57,6 +58,7 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
         self._nll = torch.zeros((), device=self.args.device)  # summed over updates since the last log ...
         self._sound_nll = self._nll  # before the update at hand
         self._nll_since: int | None = None  # ... which was at this step
+        self._data = ""  # a digest of the training data's lengths
 
     # Batches ------------------------------------------------------------------------------------------------------
 
@@ -82,6 +84,8 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
         longest = min(self.processing_class.model_max_length, self.args.max_tokens) if dropout else None
         pairs = TokenPairs(dataset, dropout, longest)
         source, target = pairs.lengths()
+        if training:
+            self._data = hashlib.sha256(source.tobytes() + target.tobytes()).hexdigest()
         processes = self.accelerator.num_processes
         sampler = TokenBatchSampler(
             source,
@@ -147,10 +151,15 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
 
     def _running_loss(self) -> dict[str, Any]:
         since = self._initial_global_step if self._nll_since is None else self._nll_since
-        return {**super()._running_loss(), "nll": self._nll.item(), "nll_since": since}
+        return {**super()._running_loss(), "nll": self._nll.item(), "nll_since": since, "data": self._data}
 
     def _restore_running_loss(self, saved: dict[str, Any]) -> None:
         super()._restore_running_loss(saved)
+        if saved.get("data", self._data) != self._data:
+            logger.warning(
+                "the training data isn't what it was when this run was stopped: it goes on with what is there now, and "
+                "its batches are others"
+            )
         self._nll.fill_(saved["nll"])
         self._nll_since = int(saved["nll_since"])
 

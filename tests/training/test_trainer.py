@@ -513,3 +513,12 @@ def test_a_language_models_tokens_are_counted_as_they_are_predicted(tmp_path):
     found = VanillaTrainer(model, arguments(tmp_path, max_tokens=9), eval_dataset=data).evaluate()["eval_nll"]
     total = sum(model(torch.tensor([row]), labels=torch.tensor([row])).loss.item() * (len(row) - 1) for row in rows)
     assert found == pytest.approx(total / sum(len(row) - 1 for row in rows), rel=1e-5)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_resuming_over_other_data_is_said(tmp_path, pairs, caplog, changed):
+    args = arguments(tmp_path, max_steps=4, save_strategy="steps", save_steps=2)
+    VanillaTrainer(make_model(), args, train_dataset=pairs).train()
+    data = pairs.select(range(1, len(pairs))) if changed else pairs
+    VanillaTrainer(make_model(), args, train_dataset=data).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert ("the training data isn't what it was" in caplog.text) is changed
