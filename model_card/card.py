@@ -2,6 +2,7 @@
 
 import importlib.resources
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,23 @@ def write_card(folder: Path, facts: dict[str, Any]) -> Path:
 
     Args:
         folder: the finished model's.
+        facts: what `card_text` takes; without a `repo_id` the card has the folder's name.
+
+    Returns:
+        the file.
+    """
+    drawn = draw_curve(facts.get("history", []), folder / CURVE, _unit(facts))
+    path = folder / "README.md"
+    text = card_text({**facts, "repo_id": facts.get("repo_id") or folder.resolve().name}, drawn)
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def card_text(facts: dict[str, Any], has_curve: bool) -> str:
+    """
+    The card as text.
+
+    Args:
         facts: what the run recorded. A run of an older version recorded less; what is marked with * may be missing:
             `task`*: a key of `KINDS`, translation unless given;
             `source_lang`, `target_lang`: codes, or None;
@@ -77,16 +95,14 @@ def write_card(folder: Path, facts: dict[str, Any]) -> Path:
             `samples`: one dict a sentence, with `source`, `target` and `translation`;
             `versions`: package name to version;
             `about`*: what only a person knows: `license`, `author`, `data_origin`;
-            `repo_id`*: the repository on the Hub that the card is for, in the place of the folder's name.
-
-    Returns:
-        the file.
+            `repo_id`: the repository on the Hub that the card is for, or a folder's name.
+        has_curve: whether the training curve is beside the card.
     """
     task = facts.get("task", "translation")
     languages = list(dict.fromkeys(code for code in (facts["source_lang"], facts["target_lang"]) if code))
     tag, what, usage = KINDS[task]
     about, base = facts.get("about", {}), facts.get("init_from") or ""
-    name = facts.get("repo_id") or folder.resolve().name
+    name = facts["repo_id"]
     data = ModelCardData(
         model_name=name.rpartition("/")[2],
         language=[code for code in languages if LANGUAGE.fullmatch(code)] or None,
@@ -110,8 +126,6 @@ def write_card(folder: Path, facts: dict[str, Any]) -> Path:
     )
     template = (importlib.resources.files(__package__) / "template.md").read_text(encoding="utf-8")
     example = repr(facts["samples"][0]["source"] if facts["samples"] else "...")  # as Python writes it
-    unit = "example" if "classification" in task else "token"
-    drawn = draw_curve(facts.get("history", []), folder / CURVE, unit)
     texts = {
         "name": name,
         "what": what.format(direction=" to ".join(languages) if len(languages) == 2 else "unknown languages"),
@@ -119,8 +133,8 @@ def write_card(folder: Path, facts: dict[str, Any]) -> Path:
         "usage_alone": usage.replace('"{name}")', '"{name}", trust_remote_code=True)').format(
             name=name, example=example
         ),
-        "curve": CURVE if drawn else None,
-        "unit": unit,
+        "curve": CURVE if has_curve else None,
+        "unit": _unit(facts),
         "last": _last_losses(facts.get("history", [])),
         "init_from": _shown(facts.get("init_from") or facts["settings"].get("init_from")),
         "duration": _duration(facts),
@@ -132,10 +146,12 @@ def write_card(folder: Path, facts: dict[str, Any]) -> Path:
         },
         "about": about,
     }
-    card = ModelCard.from_template(data, template_str=template, **{**facts, **texts})
-    path = folder / "README.md"
-    card.save(path)
-    return path
+    return str(ModelCard.from_template(data, template_str=template, **{**facts, **texts}))
+
+
+def _unit(facts: dict[str, Any]) -> str:
+    """What a loss is a mean over."""
+    return "example" if "classification" in facts.get("task", "translation") else "token"
 
 
 def _shown(value: Any) -> Any:
@@ -157,8 +173,8 @@ def _duration(facts: dict[str, Any]) -> str:
 
 
 def _time(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} seconds"
+    if seconds < 120:
+        return f"{seconds:.0f} second{'s' * (round(seconds) != 1)}"
     return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
 
 
@@ -167,10 +183,10 @@ def _energy(facts: dict[str, Any]) -> str:
     power = facts.get("power")
     if not power:
         return "unknown: this machine doesn't report its power"
-    kilowatt_hours = power["watts"] * facts["seconds"] / 3.6e6
+    kilowatt_hours = Decimal(f"{power['watts'] * facts['seconds'] / 3.6e6:.2g}")
     part = " Only the time above is counted." if facts.get("resumed_at") else ""
     return (
-        f"at most {kilowatt_hours:.2g} kWh, an estimate: {power['what']}, {power['watts']:g} W, for the whole time. "
+        f"at most {kilowatt_hours:,f} kWh, an estimate: {power['what']}, {power['watts']:g} W, for the whole time. "
         f"What else the machine takes, and cooling, isn't counted.{part}"
     )
 

@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> None:
     if args.port is not None and not 0 < args.port < 65536:
         raise ValueError(f"--port {args.port}: must be from 1 to 65535")
 
-    from modeling_vanilla.interop.demo import build
+    from modeling_vanilla.interop.demo import UPLOAD, build
 
     hide_progress_bars()
     page = build(args.model, args.device)
@@ -31,6 +31,7 @@ def main(argv: Sequence[str]) -> None:
             server_port=args.port,
             share=args.share == "yes",
             quiet=True,
+            max_file_size=UPLOAD,
             prevent_thread_lock=True,
         )
     except OSError as error:

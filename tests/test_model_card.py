@@ -50,7 +50,7 @@ def test_card_says_the_facts(tmp_path):
     text = text_of(tmp_path)
     for fact in (
         "translates en to de", "1,234,567 parameters", "kept 9 of 10 pairs", "train 10, test 1,234",
-        "| test | BLEU | 31.26 | ± 1.50 | `nrefs:1|tok:13a` |", "1,000 updates, in 2 minutes", "Hardware: 1 × CPU",
+        "| test | BLEU | 31.26 | ± 1.50 | `nrefs:1|tok:13a` |", "1,000 updates, in 90 seconds", "Hardware: 1 × CPU",
         "| seed | 1 |", "| adam_beta2 | 0.98 |", "training 2.500 (update 200), validation 2.750 (update 200)",
         "Er sagte |.", "![Training and validation loss over the updates](training_curve.png)",
     ):  # fmt: skip
@@ -124,9 +124,23 @@ def test_energy_is_power_times_time_and_called_an_estimate(tmp_path):
     assert "at most 0.7 kWh, an estimate: the power limit of the GPUs, 350 W, for the whole time" in text
 
 
+@pytest.mark.parametrize(
+    ("seconds", "time", "energy"),
+    [
+        (1.2, "1 second", "0.00012"), (89.0, "89 seconds", "0.0087"), (119.0, "119 seconds", "0.012"),
+        (121.0, "2 minutes", "0.012"), (7300.0, "2.0 hours", "0.71"), (4_836_000.0, "1343.3 hours", "470"),
+        (123_456_789.0, "34293.6 hours", "12,000"),
+    ],
+)  # fmt: skip
+def test_times_and_energies_are_written_as_people_do(tmp_path, seconds, time, energy):
+    text = text_of(tmp_path, seconds=seconds, power={"watts": 350.0, "what": "the limit"})
+    assert f"1,000 updates, in {time}." in text
+    assert f"at most {energy} kWh" in text
+
+
 def test_time_before_an_interruption_is_not_made_up(tmp_path):
     text = text_of(tmp_path, resumed_at=600, power={"watts": 100.0, "what": "the limit"})
-    assert "those after update 600 took 2 minutes" in text
+    assert "those after update 600 took 90 seconds" in text
     assert "before took is unknown" in text
     assert "Only the time above is counted" in text
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 MODEL = [path for path in (ROOT / "modeling_vanilla").glob("*.py") if path.name != "__init__.py"]
 # From bottom to top; a layer imports from those before it only. decoding and evaluation don't know each other.
 LAYERS = [
-    "model", "data", "decoding", "evaluation", "interop", "model_card", "training", "experiments", "scripts",
+    "model", "data", "decoding", "evaluation", "model_card", "interop", "training", "experiments", "scripts",
 ]  # fmt: skip
 
 

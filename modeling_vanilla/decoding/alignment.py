@@ -1,6 +1,8 @@
 """Which source word a target word was made from, read out of cross attention."""
 
+import logging
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +14,8 @@ from modeling_vanilla.decoding.scoring import pair_batches, pair_ids
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+logger = logging.getLogger(__name__)
 
 Alignment = tuple[tuple[int, int], ...]  # source word, target word; both counted from 0
 
@@ -137,16 +141,46 @@ def draw(
     layer: int = -1, head: int | None = None,
 ) -> None:  # fmt: skip
     """
-    Draws `picture` into a file whose name says its format.
+    Draws `picture` into a file whose name says its format, with the fonts that have the letters. In an .svg the text
+    stays text, so that whatever shows it finds them.
 
     Raises:
         ValueError: as `picture`; when the file can't be written.
     """
     figure = picture(model, tokenizer, source, target, layer, head)
+    from matplotlib import rc_context
+
+    tokens = [label for axes in figure.axes for label in (*axes.get_xticklabels(), *axes.get_yticklabels())]
+    families, missing = fonts_with("".join(label.get_text() for label in tokens))
+    for label in tokens:
+        label.set_fontfamily(families)
+    if missing and Path(output).suffix.lower() != ".svg":
+        logger.warning("%s: no font here has %s: an .svg leaves the letters to what shows it", output, missing)
     try:
-        figure.savefig(output, dpi=150)
+        with rc_context({"svg.fonttype": "none"}), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            figure.savefig(output, dpi=150)
     except (OSError, ValueError) as error:
         raise ValueError(f"{output}: can't be written: {error}") from error
+
+
+def fonts_with(text: str) -> tuple[list[str], str]:
+    """Families that have a text's letters for matplotlib, the usual ones first; and the letters that no font has."""
+    from matplotlib import font_manager, rcParams
+
+    def without(letters: set[str], file: str) -> set[str]:
+        return {letter for letter in letters if ord(letter) not in font_manager.get_font(file).get_charmap()}
+
+    families = list(rcParams["font.family"])
+    missing = without(
+        {letter for letter in text if letter.isprintable()}, font_manager.findfont(font_manager.FontProperties())
+    )
+    for font in sorted(font_manager.fontManager.ttflist, key=lambda font: (font.style, font.weight) != ("normal", 400)):
+        if missing and not font.name.startswith("Last Resort"):  # which has a box for each letter
+            left = without(missing, font.fname)
+            families += [font.name] * (left < missing)
+            missing = left
+    return families, "".join(sorted(missing))
 
 
 __all__ = ["align", "cross_attention", "draw", "pharaoh", "picture", "words"]

@@ -17,10 +17,10 @@ def convert(name_or_path: str | Path, folder: str | Path) -> None:
     Raises:
         ValueError: for a folder that holds something; where there is no model of ours.
     """
-    folder = new_folder(folder)
-    model, tokenizer = read_model(name_or_path, "bfloat16")
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with new_folder(folder) as folder:
+        model, tokenizer = read_model(name_or_path, "bfloat16")
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 __all__ = ["convert"]

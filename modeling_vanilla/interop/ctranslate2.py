@@ -28,6 +28,13 @@ ACTIVATIONS = {
     "swish": "SWISH",
     "tanh": "Tanh",
 }
+# Of a model's generation config: what our engine heeds and this one can't, each with the value that changes nothing.
+LEFT_OUT = {
+    "do_sample": False, "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0, "guidance_scale": 1.0,
+    "renormalize_logits": False, "begin_suppress_tokens": None, "exponential_decay_length_penalty": None,
+    "forced_bos_token_id": None, "sequence_bias": None, "stop_strings": None, "watermarking_config": None,
+}  # fmt: skip
+OF_SAMPLES = ("temperature", "top_k", "top_p", "top_h", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 
 
 def library() -> Any:
@@ -75,19 +82,28 @@ def convert(name_or_path: str | Path, folder: str | Path, quantization: Literal[
     ct2 = library()
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization={quantization!r}: must be one of {', '.join(QUANTIZATIONS)}")
-    folder = new_folder(folder)
-    model, tokenizer = read_model(name_or_path)
-    check_config(model.config)
-    spec = build_spec(ct2, model, tokenizer)
-    spec.validate()
-    spec.optimize(quantization=quantization)
-    spec.save(str(folder))
-    tokenizer.save_pretrained(folder)
-    model.generation_config.save_pretrained(folder)
-    own = model.generation_config
-    for name, value, known in (("early_stopping", "never", "true or false"), ("length_penalty_type", "paper", "power")):
-        if getattr(own, name, None) == value:
-            logger.warning("%s: its %s is %s, which CTranslate2 doesn't know: give %s", folder, name, value, known)
+    with new_folder(folder) as folder:
+        model, tokenizer = read_model(name_or_path)
+        check_config(model.config)
+        spec = build_spec(ct2, model, tokenizer)
+        spec.validate()
+        spec.optimize(quantization=quantization)
+        spec.save(str(folder))
+        tokenizer.save_pretrained(folder)
+        own = model.generation_config
+        for name, value, known in (
+            ("early_stopping", "never", "true or false"),
+            ("length_penalty_type", "paper", "power"),
+        ):
+            if getattr(own, name, None) == value:
+                logger.warning("%s: its %s is %s, which CTranslate2 doesn't know: give %s", folder, name, value, known)
+        for name, neutral in {**LEFT_OUT, "eos_token_id": tokenizer.eos_token_id}.items():
+            if (found := getattr(own, name, None)) not in (None, neutral):
+                logger.warning("%s: its %s=%s is left out, for CTranslate2 doesn't know it", folder, name, found)
+                setattr(own, name, None)
+        for name in OF_SAMPLES:
+            setattr(own, name, None)
+        own.save_pretrained(folder)
 
 
 def open_translator(folder: str | Path, device: Any = None, dtype: str = "auto") -> "CTranslate2Translator":
@@ -96,7 +112,7 @@ def open_translator(folder: str | Path, device: Any = None, dtype: str = "auto")
 
     Args:
         folder: what `convert` wrote.
-        device: cpu or cuda; None takes a GPU where the engine finds one.
+        device: cpu, cuda, cuda:1 ...; None takes a GPU where the engine finds one.
         dtype: of the computation: float32, int8, bfloat16 ...; "auto" is the one that was saved.
 
     Raises:
@@ -107,10 +123,12 @@ def open_translator(folder: str | Path, device: Any = None, dtype: str = "auto")
     if not (Path(folder) / "model.bin").is_file():
         raise ValueError(f"{folder}: no CTranslate2 model there: `vanilla convert MODEL --to ctranslate2` writes one")
     threads = torch.get_num_threads()
+    kind, _, index = str(device or "auto").partition(":")
     try:
         engine = ct2.Translator(
             str(folder),
-            device=str(device or "auto"),
+            device=kind,
+            device_index=int(index or 0),
             compute_type="default" if dtype == "auto" else dtype,
             inter_threads=threads,  # a core a batch, which beats all cores on one
             intra_threads=1,
@@ -127,7 +145,8 @@ class CTranslate2Translator(Translator):
     `Translator` whose searches CTranslate2 runs; it sorts and batches by itself.
 
     Its beam search is the library's with `early_stopping=True`: it ends with as many hypotheses as beams. Without, it
-    waits for twice as many here, which comes close to the library's other rule.
+    waits for twice as many here, which comes close to the library's other rule. Where tokens are ruled out (by
+    `suppress_tokens`, `no_repeat_ngram_size` ...), it scores by the probabilities among those that are left.
     """
 
     def __init__(self, engine: Any, tokenizer: PreTrainedTokenizerFast, generation_config: GenerationConfig):
@@ -154,10 +173,22 @@ class CTranslate2Translator(Translator):
     def _translate_ids(
         self, sources: list[list[int]], how: Search, max_tokens: int, progress: bool
     ) -> list[Translation]:
-        settings = dict(how.generate_kwargs)
-        early_stopping = settings.pop("early_stopping", self.generation_config.early_stopping)
-        if settings:
-            raise ValueError(f"ctranslate2 doesn't know {', '.join(settings)}: use engine='vanilla'")
+        given = dict(how.generate_kwargs)
+
+        def setting(name: str, neutral: Any) -> Any:
+            value = given.pop(name, getattr(self.generation_config, name, None))
+            return neutral if value is None else value
+
+        early_stopping = setting("early_stopping", False)
+        least = max(setting("min_new_tokens", 0), setting("min_length", 0) - 1)  # the start token counts there
+        never = [*([token] for token in setting("suppress_tokens", [])), *setting("bad_words_ids", [])]
+        settings = {
+            "repetition_penalty": setting("repetition_penalty", 1.0),
+            "no_repeat_ngram_size": setting("no_repeat_ngram_size", 0),
+            "suppress_sequences": [self.tokenizer.convert_ids_to_tokens(ids) for ids in never] or None,
+        }
+        if given:
+            raise ValueError(f"ctranslate2 doesn't know {', '.join(given)}: use engine='vanilla'")
         limits = [max_new_tokens(len(ids), how.max_len_a, how.max_len_b) - 1 for ids in sources]  # without the end
         results: list[Translation] = [NOTHING] * len(sources)
 
@@ -170,20 +201,25 @@ class CTranslate2Translator(Translator):
                 patience=1 if early_stopping is True else 2,
                 num_hypotheses=how.n_best,
                 length_penalty=how.length_penalty,
-                min_decoding_length=0,
+                min_decoding_length=min(least, limit),
                 max_decoding_length=limit,
                 max_input_length=0,  # or the rest of a long source is left out without a word
                 max_batch_size=max(max_tokens // how.num_beams // self.workers, *(len(sources[i]) for i in indices)),
                 batch_type="tokens",
                 return_scores=True,
+                **settings,
             )
             for index, result in zip(indices, found, strict=True):
-                if max(map(len, result.hypotheses)) > limits[index]:  # the engine has one limit for all in a call
-                    run([index], limits[index])
+                if limits[index] < limit and max(map(len, result.hypotheses)) >= limits[index]:
+                    run([index], limits[index])  # the engine has one limit for all in a call
                     continue
-                hypotheses = [self._text(tokens) for tokens in result.hypotheses]
-                n_best_list = tuple(zip(hypotheses, result.scores, strict=True))
-                results[index] = Translation(*n_best_list[0], n_best_list)
+                n_best = []
+                for tokens, score in zip(result.hypotheses, result.scores, strict=True):
+                    if len(tokens) == limit:  # cut off, and divided by its length without the end
+                        score *= (limit / (limit + 1)) ** how.length_penalty
+                    n_best.append((self._text(tokens), score))
+                n_best.sort(key=lambda pair: -pair[1])
+                results[index] = Translation(*n_best[0], tuple(n_best))
 
         by_length = sorted(range(len(sources)), key=limits.__getitem__)
         with tqdm(total=len(sources), unit=" sentences", disable=not progress, leave=False) as bar:

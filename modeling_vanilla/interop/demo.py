@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LONGEST = 10_000  # characters that are translated at once
 WIDEST = 80  # tokens of a sentence, or of its translation, whose attention is still drawn
 BEAMS, MEAN = 16, "mean"
+UPLOAD = 1  # byte, for `launch(max_file_size=...)`: Gradio takes files of any size, and the page needs none
 SCORES = "What the beams found. Score: log-probability (nats) over the length to the power of the length penalty"
 
 

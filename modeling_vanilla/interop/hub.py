@@ -12,9 +12,11 @@ from typing import Any, Literal
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled
 
+from modeling_vanilla.interop.int8 import METHOD
+
 logger = logging.getLogger(__name__)
 
-CONFIG, GENERATION, CARD = "config.json", "generation_config.json", "README.md"
+CONFIG, GENERATION, CARD, RESULTS = "config.json", "generation_config.json", "README.md", "results.json"
 WEIGHTS = ("model.safetensors", "model-*.safetensors", "model.safetensors.index.json")
 # Nothing else of a model's folder is shared: no pickle, optimizer, checkpoint, log, or recipe of somebody's machine.
 MODEL_FILES = (
@@ -27,7 +29,7 @@ MODEL_FILES = (
     "preprocessor_config.json",
 )
 PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".pyc"}
-TOKEN = re.compile(rb"\bhf_[A-Za-z0-9]{30,}")
+TOKEN = re.compile(rb"\bhf_(?:[A-Za-z0-9]{30,}|(?:oauth|jwt)_[\w.-]{30,})")
 CODE = Path(__file__).parents[1]  # the model's modules
 
 
@@ -44,7 +46,8 @@ def push(
 ) -> CommitInfo:
     """
     Uploads a model in one commit: weights, config, generation config, tokenizer, card with its pictures, and the code
-    that others load with `trust_remote_code=True`. Weights that the repository had under other names go.
+    that others load with `trust_remote_code=True`. Weights that the repository had under other names go. A card that
+    `vanilla train` or `vanilla card` wrote names the repository there, one that a person wrote goes up as it is.
 
     Args:
         folder: what `vanilla train` or `save_pretrained` wrote; for a Space, its files, which go up as they are.
@@ -58,8 +61,9 @@ def push(
         the commit; its `repo_url` is the repository's address.
 
     Raises:
-        ValueError: for a folder without a model of ours or with an access token in a file; for an invalid name; without
-            a token or the right to write; when the Hub can't be reached or refuses, with the remedy.
+        ValueError: for a folder without a model of ours, with int8 weights, or with an access token in a file; for an
+            invalid name; without a token or the right to write; when the Hub can't be reached or refuses, with the
+            remedy.
 
     Example:
         >>> push("my_model", "me/en-de", private=True).repo_url  # doctest: +SKIP
@@ -71,6 +75,8 @@ def push(
                 f"{Path(folder) / name}: holds an access token of the Hub: take it out, and make a new one"
             )
     repo_id = make_repository(repo_id, private=private, token=token, repo_type=repo_type, space_sdk=space_sdk)
+    if repo_type == "model" and CARD in files:
+        files[CARD] = card_for(repo_id, Path(folder))
     api = HfApi(token=token)
     with hub_errors(repo_id, token):
         if revision is not None and not revision.startswith("refs/"):
@@ -133,7 +139,23 @@ def model_files(folder: Path) -> dict[str, Path | bytes]:
         files[name] = folder / name
     if _read(folder / GENERATION).get("length_penalty_type") == "paper":
         logger.warning("length_penalty_type=paper: without this package, generate() searches with n^alpha in its place")
-    return {**files, **code_files(), CONFIG: with_code(config)}
+    return {**files, **code_files(), CONFIG: with_code(config, f"{folder}: ")}
+
+
+def card_for(repo_id: str, folder: Path) -> bytes:
+    """The folder's card, which names the repository where it is the one that our writer makes of the run's results."""
+    content = (folder / CARD).read_bytes()
+    try:
+        facts, title = _read(folder / RESULTS), re.search(r"^# (.+)$", content.decode(), re.MULTILINE)
+        if facts and title:
+            from modeling_vanilla.model_card.card import CURVE, card_text
+
+            has_curve = f"]({CURVE})".encode() in content
+            if card_text({**facts, "repo_id": title[1]}, has_curve).encode() == content:
+                return card_text({**facts, "repo_id": repo_id}, has_curve).encode()
+    except Exception:  # whatever the results of something else make a template raise; no jinja2
+        logger.debug("%s: not made of the %s beside it", folder / CARD, RESULTS, exc_info=True)
+    return content
 
 
 def pictures(folder: Path) -> list[str]:
@@ -173,10 +195,20 @@ def code_files() -> dict[str, Path | bytes]:
     return {path.name: path for path in CODE.glob("[a-z]*.py")}
 
 
-def with_code(config: dict[str, Any]) -> bytes:
-    """A config.json that says in which module the class of each Auto class is."""
+def with_code(config: dict[str, Any], where: str = "") -> bytes:
+    """
+    A config.json that says in which module the class of each Auto class is.
+
+    Raises:
+        ValueError: for int8 weights, which only this package can read.
+    """
     from modeling_vanilla import AUTO_CLASSES, VanillaConfig
 
+    if isinstance(how := config.get("quantization_config"), dict) and how.get("quant_method") == METHOD:
+        raise ValueError(
+            f"{where}a model with int8 weights can't be shared, for without this package they are read wrong: push the "
+            "model that it was made from, and let `vanilla convert MODEL FOLDER --to int8` make it where it is used"
+        )
     classes = {"AutoConfig": VanillaConfig, **{auto.__name__: model for auto, model in AUTO_CLASSES.items()}}
     auto_map = {name: f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}" for name, cls in classes.items()}
     return (json.dumps({**config, "auto_map": auto_map}, indent=2, sort_keys=True) + "\n").encode()

@@ -120,13 +120,13 @@ def convert(name_or_path: str | Path, folder: str | Path) -> None:
     # Here, for `import modeling_vanilla` brings this module along, and needn't wait for what those import.
     from modeling_vanilla.interop.common import new_folder, read_model
 
-    folder = new_folder(folder)
-    model, tokenizer = read_model(name_or_path)
-    replace_layers(model)
-    model.tie_weights()
-    model.config.quantization_config = Int8Config()
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with new_folder(folder) as folder:
+        model, tokenizer = read_model(name_or_path)
+        replace_layers(model)
+        model.tie_weights()
+        model.config.quantization_config = Int8Config()
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 __all__ = ["Int8Config", "Int8Embedding", "Int8Linear", "Int8Quantizer", "convert"]

@@ -83,12 +83,12 @@ def convert(name_or_path: str | Path, folder: str | Path) -> None:
         ValueError: without the extra `onnx`; for a folder that holds something; where there is no model of ours.
     """
     library()
-    folder = new_folder(folder)
-    model, tokenizer = read_model(name_or_path)
-    exported = export(model)
-    with quiet():
-        exported.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with new_folder(folder) as folder:
+        model, tokenizer = read_model(name_or_path)
+        exported = export(model)
+        with quiet():
+            exported.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 class GivenLayer(DynamicLayer):

@@ -25,7 +25,9 @@ def space_files(repo_id: str, folder: str | Path) -> list[Path]:
     data = SpaceCardData(
         title=title, sdk="gradio", sdk_version=GRADIO, python_version="3.11", app_file="app.py", models=[repo_id]
     )
-    app = f'from modeling_vanilla.interop.demo import build\n\nbuild("{repo_id}").launch()\n'
+    app = (
+        f'from modeling_vanilla.interop.demo import UPLOAD, build\n\nbuild("{repo_id}").launch(max_file_size=UPLOAD)\n'
+    )
     readme = (
         f"---\n{data.to_yaml()}\n---\n\nTranslate with [{repo_id}](https://huggingface.co/{repo_id}) in the browser.\n"
     )

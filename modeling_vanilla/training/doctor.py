@@ -6,6 +6,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +14,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from transformers import PreTrainedModel
+from transformers.trainer_utils import SchedulerType
 
+from modeling_vanilla.data import DataArguments, load_corpus
+from modeling_vanilla.data.images import load_images
+from modeling_vanilla.training.arguments import VanillaTrainingArguments
 from modeling_vanilla.training.jobs import JOBS
 from modeling_vanilla.training.recipe import Recipe
+from modeling_vanilla.training.run import build_model, build_trainer, optimizer_installed
 from modeling_vanilla.training.schedule import noam_peak
 
 MOST_PAIRS = 200_000  # of the corpus that is looked at
@@ -26,6 +32,7 @@ OVERFIT_STEPS, OVERFIT_EXAMPLES = 120, 8
 RATES = np.geomspace(1e-6, 1.0, 43)  # eight a decade, nearly
 TOLERANCE = 1e-4
 TRIAL_SECONDS = 20  # of updates that are timed: memory grows over the first dozens
+TELLING = 0.25  # a share of the memory: where updates need less, their batch says little of larger ones
 # Nothing is evaluated, saved or shared.
 QUIET = {"save_strategy": "no", "eval_strategy": "no", "load_best_model_at_end": False, "push_to_hub": False}
 QUIET |= dict.fromkeys(("average_last", "average_best", "keep_best", "early_stopping_patience"), 0)
@@ -62,30 +69,68 @@ def diagnose(recipe: Recipe, say: Callable[[str], None] = print) -> list[Finding
 
     with tempfile.TemporaryDirectory() as folder:
         most = min(recipe.data.max_train_samples or MOST_PAIRS, MOST_PAIRS)
-        changes: dict[str, Any] = {"output_dir": folder, "report_to": [], "disable_tqdm": True} | QUIET
+        changes: dict[str, Any] = {"output_dir": folder, "disable_tqdm": True} | QUIET
         data = replace(recipe.data, max_train_samples=most)
         training = replace(recipe.training, **changes)
         job: Any = JOBS[recipe.data.task](replace(recipe, data=data, training=training), Path(folder))
         job.prepare()
-        note(check_examples(job) if hasattr(job, "examples") else check_corpus(job))
+        whole = whole_size(job, recipe.data)
+        note(check_examples(job, whole) if hasattr(job, "examples") else check_corpus(job, whole))
         torch.manual_seed(recipe.training.seed)
-        model = job.build()
-        trainer = job.trainer(model)
-        batch = next(iter(trainer.get_train_dataloader()))
+        model = build_model(job)
+        trainer = build_trainer(job, model)
+        make_optimizer(trainer, copy.deepcopy(model))  # what is refused is refused now
+        backend = model.config._attn_implementation
+        if "flash" in backend:  # in half precision alone, which is too coarse to compare
+            model.set_attn_implementation("sdpa")
+        loader = trainer.get_train_dataloader()
+        updates = count_updates(training, len(loader) * whole / len(job.corpus["train"]))
+        batch = next(iter(loader))
         for line in side_by_side(model, job, batch):
             say(line)
         note(check_labels(model, batch))
         note(check_masks(model, batch))
         note(check_overfitting(model, batch))
-        note(check_rate(model, trainer, recipe))
-        note(check_cost(model, trainer, recipe))
+        note(check_rate(model, trainer, updates))
+        if "flash" in backend:
+            model.set_attn_implementation(backend)
+        note(check_cost(model, trainer, updates))
     return findings
+
+
+def whole_size(job: Any, data: DataArguments) -> int:
+    """How many examples the run will have to train on, of which the job may hold the first MOST_PAIRS alone."""
+    size = len(job.corpus["train"])
+    if size < MOST_PAIRS:
+        return size
+    corpus = load_images(data)[0] if data.task == "image_classification" else load_corpus(data)
+    return len(corpus["train"])
+
+
+def count_updates(args: VanillaTrainingArguments, batches: float) -> int:
+    """The updates of the run, whose epochs have so many batches."""
+    if args.max_steps > 0:
+        return args.max_steps
+    return math.ceil(args.num_train_epochs * max(math.ceil(batches / args.gradient_accumulation_steps), 1))
+
+
+def make_optimizer(trainer: Any, model: PreTrainedModel) -> torch.optim.Optimizer:
+    """The recipe's, for this model."""
+    trainer.optimizer = None
+    with optimizer_installed(trainer.args):
+        return trainer.create_optimizer(model)
 
 
 # The corpus -----------------------------------------------------------------------------------------------------------
 
 
-def check_corpus(job: Any) -> Iterator[Finding]:
+def corpus_report(job: Any, whole: int) -> Finding:
+    size = len(job.corpus["train"])
+    cut = f"; looked at the first {size:,} of {whole:,} examples" if size < whole else ""
+    return Finding("ok", f"corpus: {job.data_report()}{cut}")
+
+
+def check_corpus(job: Any, whole: int) -> Iterator[Finding]:
     """What the filters dropped, copies, lengths that don't go together, and test sentences that training shows."""
     report, train = job.report, job.corpus["train"]
     remedies = {
@@ -106,7 +151,7 @@ def check_corpus(job: Any) -> Iterator[Finding]:
         yield from check_sides(sources, targets)
     splits = {name: list(zip(split["source"], split["target"], strict=True)) for name, split in job.corpus.items()}
     yield from check_overlap(splits)
-    yield Finding("ok", f"corpus: {job.data_report()}")
+    yield corpus_report(job, whole)
 
 
 def check_sides(sources: list[str], targets: list[str]) -> Iterator[Finding]:
@@ -140,7 +185,7 @@ def check_overlap(splits: dict[str, list[Any]]) -> Iterator[Finding]:
             )
 
 
-def check_examples(job: Any) -> Iterator[Finding]:
+def check_examples(job: Any, whole: int) -> Iterator[Finding]:
     """Labels that are rare or nearly all, and test examples that training shows."""
     counts = np.bincount(job.examples["train"]["label"], minlength=len(job.labels))
     commonest, rarest = int(counts.argmax()), int(counts.argmin())
@@ -159,11 +204,11 @@ def check_examples(job: Any) -> Iterator[Finding]:
     texts = "input_ids" in job.examples["train"].column_names
     yield from check_overlap(
         {
-            name: [tuple(row["input_ids"]) if texts else row["image"].tobytes() for row in split]
-            for name, split in job.examples.items()
+            name: list(split["source"]) if texts else [row["image"].tobytes() for row in split]
+            for name, split in job.corpus.items()
         }
     )
-    yield Finding("ok", f"corpus: {job.data_report()}")
+    yield corpus_report(job, whole)
 
 
 # One batch ------------------------------------------------------------------------------------------------------------
@@ -256,9 +301,13 @@ def check_masks(model: PreTrainedModel, batch: dict[str, Any]) -> Iterator[Findi
         yield Finding(
             "error", "masks: a later target token changes an earlier prediction; the causal mask doesn't hold"
         )
-    more = torch.full_like(ids[:, :3], model.config.pad_token_id)
-    padded = logits(torch.cat((ids, more), 1), torch.cat((mask, torch.zeros_like(more)), 1), decoder)
-    if (padded[:, : before.shape[1]] - before).abs().max() > TOLERANCE:
+    width = max(ids.shape[1] - 3, 1)  # the row isn't made longer: a learned table of positions may end there
+    more = torch.full_like(ids[:, width:], model.config.pad_token_id)
+    plain = logits(ids[:, :width], mask[:, :width], decoder)
+    padded = logits(
+        torch.cat((ids[:, :width], more), 1), torch.cat((mask[:, :width], torch.zeros_like(more)), 1), decoder
+    )
+    if (padded[:, : plain.shape[1]] - plain).abs().max() > TOLERANCE:
         fine = False
         yield Finding("error", "masks: padding changes predictions; the padding mask doesn't hold")
     if not logits(ids, torch.zeros_like(mask), decoder).isfinite().all():
@@ -275,6 +324,8 @@ def check_overfitting(model: PreTrainedModel, batch: dict[str, Any]) -> Iterator
     for module in student.modules():
         if hasattr(module, "dropout") and isinstance(module.dropout, float):
             module.dropout = 0.0
+        elif isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
     first, last = _fit(student.train(), few, 2 * noam_peak(model.config.d_model, 4000), OVERFIT_STEPS)
     if not last < first / 3:
         yield Finding(
@@ -306,8 +357,11 @@ def _fit(model: PreTrainedModel, batch: dict[str, torch.Tensor], rate: float, st
 # Rate and cost --------------------------------------------------------------------------------------------------------
 
 
-def check_rate(model: PreTrainedModel, trainer: Any, recipe: Recipe) -> Iterator[Finding]:
-    """Raises the rate from batch to batch until the loss leaves, which the recipe's peak is to lie below."""
+def check_rate(model: PreTrainedModel, trainer: Any, updates: int) -> Iterator[Finding]:
+    """
+    Raises the rate from batch to batch until the loss leaves, which the recipe's peak is to lie below. The paper's peak
+    belongs to a warm-up: without one there is nothing to compare.
+    """
     peak = trainer.args.learning_rate
     student = copy.deepcopy(model).train()
     optimizer = torch.optim.AdamW(student.parameters(), betas=(0.9, trainer.args.adam_beta2))
@@ -326,15 +380,18 @@ def check_rate(model: PreTrainedModel, trainer: Any, recipe: Recipe) -> Iterator
         if not math.isfinite(loss) or loss > best + 3:
             breaks = float(rate)
             break
-    warmup = recipe.training.get_warmup_steps(max(recipe.training.max_steps, 1)) or 1
-    paper = noam_peak(model.config.d_model, max(int(warmup), 1))
-    leaves = f"the loss leaves at {breaks:.1g} without warm-up" if breaks else "the loss doesn't leave up to 1"
-    text = f"rate: the recipe's peak is {peak:.2g}, the paper's for this d_model and warm-up {paper:.2g}; {leaves}"
-    if peak > 20 * paper or (breaks and peak > 10 * breaks):
+    text, low, high = f"rate: the recipe's peak is {peak:.2g}", 0.0, math.inf
+    has_warmup = trainer.args.lr_scheduler_type != SchedulerType.CONSTANT
+    if has_warmup and (warmup := trainer.args.get_warmup_steps(updates)):
+        paper = noam_peak(model.config.d_model, warmup)
+        text += f", the paper's for this d_model and warm-up {paper:.2g}"
+        low, high = paper / 50, 5 * paper
+    text += f"; the loss leaves at {breaks:.1g} without warm-up" if breaks else "; the loss doesn't leave up to 1"
+    if peak > 4 * high or (breaks and peak > 10 * breaks):
         yield Finding("error", f"{text}; training will diverge: lower learning_rate")
-    elif peak > 5 * paper or (breaks and peak > 3 * breaks):
+    elif peak > high or (breaks and peak > 3 * breaks):
         yield Finding("warning", f"{text}; it may diverge: lower learning_rate, or raise warmup_steps")
-    elif peak < paper / 50:
+    elif peak < low:
         yield Finding("warning", f"{text}; learning will be slow: raise learning_rate")
     else:
         yield Finding("ok", text)
@@ -345,12 +402,16 @@ def _forever(trainer: Any) -> Iterator[dict[str, Any]]:
         yield from trainer.get_train_dataloader()
 
 
-def check_cost(model: PreTrainedModel, trainer: Any, recipe: Recipe) -> Iterator[Finding]:
+def check_cost(model: PreTrainedModel, trainer: Any, updates: int) -> Iterator[Finding]:
     """Time, tokens a second and memory of the whole run, from a few updates; the largest batch that fits."""
-    args, device = recipe.training, trainer.args.device
+    args, device = trainer.args, trainer.args.device
     loader = trainer.get_train_dataloader()
     student = copy.deepcopy(model).to(device).train()
-    optimizer = torch.optim.AdamW(student.parameters(), 1e-9, fused=True)
+    optimizer = make_optimizer(trainer, student)
+    for group in optimizer.param_groups:
+        group["lr"] = 1e-9
+    if hasattr(optimizer, "train"):  # a schedule-free one
+        optimizer.train()
 
     def update(batch: dict[str, Any]) -> float:
         start = time.perf_counter()
@@ -362,6 +423,7 @@ def check_cost(model: PreTrainedModel, trainer: Any, recipe: Recipe) -> Iterator
         loss.item()
         return time.perf_counter() - start
 
+    before = _memory_in_use(device)
     seconds, units, start = [], 0, time.perf_counter()
     for number, batch in enumerate(loader):
         took = update(batch)
@@ -371,11 +433,7 @@ def check_cost(model: PreTrainedModel, trainer: Any, recipe: Recipe) -> Iterator
         if len(seconds) >= 8 and time.perf_counter() - start > TRIAL_SECONDS:
             break
     unit = "target tokens" if batch["labels"].dim() == 2 else "examples"
-    updates, epochs = args.max_steps, ""
-    if updates <= 0:
-        updates = math.ceil(args.num_train_epochs * len(loader) / args.gradient_accumulation_steps)
-        if len(trainer.train_dataset) == MOST_PAIRS:
-            epochs = f" ({args.num_train_epochs:g} epochs of the first {MOST_PAIRS:,} examples)"
+    epochs = "" if args.max_steps > 0 else f" ({args.num_train_epochs:g} epochs)"
     hours = updates * args.gradient_accumulation_steps * statistics.mean(seconds) / 3600
     text = f"cost: {units / sum(seconds):,.0f} {unit} a second; {updates:,} updates{epochs} take about "
     text += f"{_duration(hours)} (without evaluations)"
@@ -387,26 +445,39 @@ def check_cost(model: PreTrainedModel, trainer: Any, recipe: Recipe) -> Iterator
     else:
         yield Finding("ok", text)
     size = ("max_tokens", args.max_tokens) if unit == "target tokens" else ("batch size", args.train_batch_size)
-    yield from _memory(device, *size)
+    states = (value for state in optimizer.state.values() for value in state.values())
+    before += sum(value.nbytes for value in states if isinstance(value, torch.Tensor))
+    yield from _memory(device, before, *size)
 
 
-def _memory(device: torch.device, what: str, size: int) -> Iterator[Finding]:
+def _memory_in_use(device: torch.device) -> int:
+    """In bytes, 0 where it isn't known; the peak is counted from here on."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device)
+    with suppress(OSError):  # not on Linux, or not allowed
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+    return _linux_memory().get("VmRSS", 0)
+
+
+def _linux_memory() -> dict[str, int]:
+    """What the kernel says of this process and of the machine, in bytes; nothing on another system."""
+    files = [path for path in (Path("/proc/self/status"), Path("/proc/meminfo")) if path.is_file()]
+    lines = [line.split() for path in files for line in path.read_text(encoding="utf-8").splitlines()]
+    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1:] == ["kB"]}
+
+
+def _memory(device: torch.device, fixed: int, what: str, size: int) -> Iterator[Finding]:
+    """The peak, of which all but `fixed` grows with the batch."""
     if device.type == "cuda":
         peak, room = torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
+    elif values := _linux_memory():
+        peak, room = values["VmHWM"], values["MemAvailable"] + values["VmRSS"]
     else:
-        status = Path("/proc/self/status")
-        if not status.is_file():  # not on Linux
-            return
-        values = {
-            line.split(":")[0]: line.split()[1]
-            for file in (status, Path("/proc/meminfo"))
-            for line in file.read_text(encoding="utf-8").splitlines()
-            if len(line.split()) > 1
-        }
-        peak = int(values["VmHWM"]) * 1024
-        room = int(values["MemAvailable"]) * 1024 + peak
-    most = int(size * room / peak)
-    text = f"memory: {peak / 1e9:.1f} GB of {room / 1e9:.1f} at {what} {size:,}; up to about {most:,} would fit"
+        return
+    text = f"memory: {peak / 1e9:.1f} GB of {room / 1e9:.1f} at {what} {size:,}"
+    if peak - fixed > TELLING * peak:
+        text += f"; up to about {int(size * (room - fixed) / (peak - fixed)):,} would fit"
     if peak > 0.95 * room:
         yield Finding("error", f"{text}; lower it, and raise gradient_accumulation_steps")
     else:

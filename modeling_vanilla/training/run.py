@@ -3,17 +3,20 @@
 import logging
 import platform
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
-from transformers import set_seed
+from transformers import PreTrainedModel, set_seed
 
 import modeling_vanilla
 from modeling_vanilla.errors import first_line
 from modeling_vanilla.interop.hub import push
 from modeling_vanilla.training import hardware
+from modeling_vanilla.training.arguments import VanillaTrainingArguments
 from modeling_vanilla.training.jobs import JOBS
 from modeling_vanilla.training.jobs.job import Job, RunResult
 from modeling_vanilla.training.output import open_output_dir, write_results
@@ -51,27 +54,14 @@ def run(recipe: Recipe) -> RunResult:
         job.prepare()
     logger.info("training data: %s", job.data_report())
 
-    model = job.build()
-    if recipe.model.attn_implementation:
-        try:
-            model.set_attn_implementation(recipe.model.attn_implementation)
-        except ImportError as error:
-            named = f"attn_implementation={recipe.model.attn_implementation!r}"
-            raise ValueError(f"{named}: {first_line(error)}") from error
+    model = build_model(job)
     logger.info("model: %s, %s parameters", source or recipe.model.model, f"{model.num_parameters():,}")
-    try:
-        trainer = job.trainer(model)
-    except RuntimeError as error:
-        if "requires" not in str(error):
-            raise
-        raise ValueError(f"report_to={args.report_to}: {error}") from error  # a package that isn't installed
+    trainer = build_trainer(job, model)
     if checkpoint:
         logger.info("going on from %s", checkpoint)
     start = time.monotonic()
-    try:
+    with optimizer_installed(args):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except ImportError as error:  # an optimizer's package, for instance
-        raise ValueError(f"optim={args.optim}: {first_line(error)}") from error
     seconds = time.monotonic() - start
 
     trainer.save_model(str(folder), _internal_call=True)  # on all processes: a sharded model is gathered
@@ -101,6 +91,37 @@ def run(recipe: Recipe) -> RunResult:
                 raise ValueError(f"the model in {folder} is finished, but not pushed: {error}; {again}") from error
     trainer.accelerator.wait_for_everyone()
     return result
+
+
+def build_model(job: Job) -> PreTrainedModel:
+    """The model to train, with the recipe's attention."""
+    model, name = job.build(), job.recipe.model.attn_implementation
+    if name:
+        try:
+            model.set_attn_implementation(name)
+        except ImportError as error:
+            raise ValueError(f"attn_implementation={name!r}: {first_line(error)}") from error
+    return model
+
+
+def build_trainer(job: Job, model: PreTrainedModel) -> Any:
+    """The trainer, with the recipe's loggers."""
+    try:
+        return job.trainer(model)
+    except RuntimeError as error:
+        if "requires" not in str(error):
+            raise
+        named = f"report_to={job.recipe.training.report_to}"
+        raise ValueError(f"{named}: {error}") from error  # a package that isn't installed
+
+
+@contextmanager
+def optimizer_installed(args: VanillaTrainingArguments) -> Iterator[None]:
+    """Around what makes the optimizer, whose package may be missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise ValueError(f"optim={args.optim}: {first_line(error)}") from error
 
 
 def _open_output_dir(recipe: Recipe, folder: Path) -> Path | None:
@@ -159,4 +180,4 @@ def _facts(
     }  # fmt: skip
 
 
-__all__ = ["RunResult", "run"]
+__all__ = ["RunResult", "build_model", "build_trainer", "optimizer_installed", "run"]

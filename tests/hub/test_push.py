@@ -1,14 +1,18 @@
 """What goes to the Hub, what doesn't, and what is said when it can't."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from datasets import Dataset
+from huggingface_hub import metadata_load
 from transformers import AutoModelForSeq2SeqLM
 
 import modeling_vanilla
 from modeling_vanilla.data.tokenizer import train_tokenizer
+from modeling_vanilla.interop import int8
 from modeling_vanilla.interop.hub import push
 from modeling_vanilla.scripts import main, train
 from modeling_vanilla.training import VanillaTrainer, VanillaTrainingArguments
@@ -77,6 +81,46 @@ def test_a_model_its_tokenizer_card_and_code_go_up_and_nothing_else(hub, folder,
     assert len(config.pop("auto_map")) == 7
     assert config == json.loads((folder / "config.json").read_text())
     assert not hub.repositories["model", "me/en-de"].private
+
+
+def test_a_card_of_ours_names_the_repository_wherever_the_folder_is_now(hub, trained, tmp_path):
+    for name in ("config.json", "model.safetensors", "results.json", "README.md"):
+        (tmp_path / "moved").mkdir(exist_ok=True)
+        (tmp_path / "moved" / name).write_bytes((trained / name).read_bytes())
+    push(tmp_path / "moved", "en-de")
+    uploaded = hub.files("me/en-de")["README.md"].decode()
+    assert metadata_load(tmp_path / "moved" / "README.md")["model-index"][0]["name"] == "model"
+    assert yaml.safe_load(uploaded.split("---")[1])["model-index"][0]["name"] == "en-de"
+    assert uploaded.count('("me/en-de"') == 4
+    assert (tmp_path / "moved" / "README.md").read_bytes() == (trained / "README.md").read_bytes()
+
+
+@pytest.mark.parametrize("change", ["card", "results", "broken results", "no jinja2"])
+def test_a_card_that_is_not_made_of_the_results_goes_up_as_it_is(hub, trained, tmp_path, monkeypatch, change):
+    for name in ("config.json", "model.safetensors", "results.json", "README.md"):
+        (tmp_path / name).write_bytes((trained / name).read_bytes())
+    if change == "card":
+        (tmp_path / "README.md").write_text((trained / "README.md").read_text() + "\nMy own words.\n")
+    elif change == "results":
+        (tmp_path / "results.json").write_text('{"results": []}')
+    elif change == "broken results":
+        (tmp_path / "results.json").write_text("{")
+    else:
+        monkeypatch.setitem(sys.modules, "jinja2", None)
+    push(tmp_path, "me/en-de")
+    assert hub.files("me/en-de")["README.md"] == (tmp_path / "README.md").read_bytes()
+
+
+def test_int8_weights_are_not_shared(hub, trained, tmp_path, capsys):
+    """Without this package, whole numbers would be taken for the weights."""
+    int8.convert(trained, tmp_path / "int8")
+    error = one_line_error(capsys, tmp_path / "int8", "me/en-de")
+    assert f"{tmp_path / 'int8'}: a model with int8 weights can't be shared" in error
+    assert "--to int8` make it where it is used" in error
+    assert not hub.requests
+    with pytest.raises(ValueError, match="int8 weights can't be shared"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "int8").push_to_hub("me/en-de")
+    assert "model.safetensors" not in hub.files("me/en-de")
 
 
 def test_a_repository_is_made_private(hub, folder):
@@ -200,7 +244,11 @@ def test_a_run_is_pushed_when_it_is_finished_and_keeps_the_token_to_itself(hub, 
     )  # fmt: skip
     assert train.run(words) == 0
     assert set(hub.files("me/en-de")) == {".gitattributes", "README.md", *MODEL, *TOKENIZER, *CODE}
-    assert "BLEU" in hub.files("me/en-de")["README.md"].decode()
+    uploaded, own = hub.files("me/en-de")["README.md"].decode(), (tmp_path / "out" / "README.md").read_text()
+    assert "BLEU" in uploaded
+    assert own.count("out") == uploaded.count("out") + 6  # the title, the metadata's name, and twice two examples
+    for text in ("# me/en-de\n", "name: en-de\n", 'from_pretrained("me/en-de")', '"me/en-de", trust_remote_code=True)'):
+        assert text in uploaded
     assert len(hub.repositories["model", "me/en-de"].commits) == 2  # the repository's first one, and this
     for path in (tmp_path / "out").iterdir():
         assert path.is_dir() or WRITER.encode() not in path.read_bytes()
@@ -294,9 +342,10 @@ def test_a_folder_that_is_no_model(hub, folder, capsys, what):
     assert not hub.requests
 
 
+@pytest.mark.parametrize("token", [WRITER, f"hf_oauth_{'eyJ-a_1.' * 6}", f"hf_jwt_{'eyJ-a_1.' * 6}"])
 @pytest.mark.parametrize("name", ["README.md", "generation_config.json", "tokenizer_config.json"])
-def test_a_token_does_not_go_up(hub, folder, capsys, name):
-    (folder / name).write_text(json.dumps({"token": WRITER}))
+def test_a_token_does_not_go_up(hub, folder, capsys, name, token):
+    (folder / name).write_text(json.dumps({"token": token}))
     assert f"{name}: holds an access token" in one_line_error(capsys, folder, "me/en-de")
     assert not hub.requests
 

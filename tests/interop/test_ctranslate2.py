@@ -150,6 +150,80 @@ def test_what_a_model_says_and_the_engine_does_not_know_is_said_at_once(trained,
         Translator.from_pretrained(tmp_path / "ct2").translate(["the"], length_penalty_type="power")
 
 
+def converted_with(trained, folder, **settings):
+    """A converted model whose generation config has these."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(trained)
+    model.generation_config.update(num_beams=1, **settings)
+    model.save_pretrained(folder / "model")
+    AutoTokenizer.from_pretrained(trained).save_pretrained(folder / "model")
+    ours.convert(folder / "model", folder / "ct2")
+    return Translator.from_pretrained(folder / "ct2")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"min_new_tokens": 30}, {"min_length": 31}, {"min_new_tokens": 900}, {"repetition_penalty": 5.0},
+        {"no_repeat_ngram_size": 1}, {"suppress_tokens": 1}, {"bad_words_ids": 2},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Unfeasible length")
+def test_what_a_model_says_of_its_search_is_done(trained, converted, tmp_path, settings):
+    """By its generation config, or in a call; numbers stand for as many tokens of a translation."""
+    own = Translator.from_pretrained(trained)
+    plain = [t.text for t in own.translate(SOURCES, num_beams=1)]
+    ids = own.tokenizer(plain[0]).input_ids
+    if "suppress_tokens" in settings:
+        settings = {"suppress_tokens": [ids[1]]}
+    if "bad_words_ids" in settings:
+        settings = {"bad_words_ids": [ids[1:3], [ids[4]]]}
+    expected = [t.text for t in own.translate(SOURCES, num_beams=1, **settings)]
+    assert expected != plain
+    assert [t.text for t in converted_with(trained, tmp_path, **settings).translate(SOURCES)] == expected
+    found = Translator.from_pretrained(converted).translate(SOURCES, num_beams=1, **settings)
+    assert [t.text for t in found] == expected
+
+
+def test_what_a_model_says_and_the_engine_cannot_do_is_left_out_and_said(trained, tmp_path, caplog):
+    settings = {"do_sample": True, "temperature": 3.0, "encoder_repetition_penalty": 1.0, "eos_token_id": [2, 9]}
+    translator = converted_with(trained, tmp_path, **settings)
+    assert caplog.text.count("left out") == 2
+    assert "its do_sample=True is left out" in caplog.text
+    assert "its eos_token_id=[2, 9] is left out" in caplog.text
+    expected = Translator.from_pretrained(trained).translate(SOURCES, num_beams=1)
+    assert [t.text for t in translator.translate(SOURCES)] == [t.text for t in expected]
+    with pytest.raises(ValueError, match="n_best=2"):
+        translator.translate(["the"], n_best=2)
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("max_len_b", [2, 12, 16])
+def test_scores_of_what_is_cut_off_are_ours(trained, converted, num_beams, max_len_b):
+    settings = {"num_beams": num_beams, "early_stopping": True, "length_penalty": 0.7, "max_len_a": 0}
+    expected, found = (
+        Translator.from_pretrained(folder).translate(SOURCES, max_len_b=max_len_b, **settings)
+        for folder in (trained, converted)
+    )
+    assert [t.text for t in found] == [t.text for t in expected]
+    assert [t.score for t in found] == pytest.approx([t.score for t in expected], abs=1e-3)
+
+
+def test_a_device_may_have_a_number(converted, monkeypatch):
+    translator = Translator.from_pretrained(converted, device="cpu:0")
+    assert (translator.engine.device, translator.engine.device_index) == ("cpu", [0])
+    asked = {}
+
+    def record(folder, **settings):
+        asked.update(settings)
+        raise ValueError("no such device")
+
+    monkeypatch.setattr(ours.library(), "Translator", record)
+    with pytest.raises(ValueError, match="can't open it: no such device"):
+        Translator.from_pretrained(converted, device="cuda:1")
+    assert (asked["device"], asked["device_index"]) == ("cuda", 1)
+
+
 def test_the_command_line_converts_and_translates(trained, tmp_path, capsys):
     file = tmp_path / "source"
     file.write_text("\n".join(SOURCES[:3]) + "\n", encoding="utf-8")

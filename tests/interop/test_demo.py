@@ -127,7 +127,7 @@ def test_mistakes_are_one_line(trained, capsys, words, message):
 def page(trained):
     pytest.importorskip("gradio")
     page = demo.build(trained)
-    page.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1")
+    page.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", max_file_size=demo.UPLOAD)
     yield page
     page.close()
 
@@ -147,6 +147,29 @@ def test_page_translates(page, translator):
 def test_page_tells_nobody(page):
     assert page.analytics_enabled is False
     assert "https://fonts" not in page.theme_css
+
+
+def test_page_takes_no_files(page):
+    import httpx
+
+    answer = httpx.post(f"{page.local_url}gradio_api/upload", files={"files": ("a.txt", b"aa")})
+    assert (answer.status_code, "maximum allowed size of 1 bytes" in answer.text) == (413, True)
+
+
+def test_the_command_takes_no_files(trained, monkeypatch):
+    asked = {}
+
+    class Page:
+        def launch(self, **settings):
+            asked.update(settings)
+            return None, "http://127.0.0.1", None
+
+        def block_thread(self):
+            pass
+
+    monkeypatch.setattr(demo, "build", lambda *_: Page())
+    assert main(["demo", str(trained)]) == 0
+    assert asked["max_file_size"] == demo.UPLOAD
 
 
 def test_a_port_that_is_taken_is_named(trained, capsys):

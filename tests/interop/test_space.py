@@ -31,13 +31,13 @@ def test_space_opens_the_models_page(tmp_path, monkeypatch):
     calls = []
 
     class Page:
-        def launch(self):
-            calls.append("launch")
+        def launch(self, max_file_size):
+            calls.append(max_file_size)
 
     monkeypatch.setattr(demo, "build", lambda model: calls.append(model) or Page())
     app = next(file for file in space_files("me/en-de", tmp_path) if file.name == "app.py")
     exec(compile(app.read_text(), str(app), "exec"), {})
-    assert calls == ["me/en-de", "launch"]
+    assert calls == ["me/en-de", demo.UPLOAD]
 
 
 @pytest.mark.parametrize("repo_id", ["a b", "a/b/c", 'x")\nprint("y', "../x"])
