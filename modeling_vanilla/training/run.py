@@ -11,6 +11,7 @@ from typing import Any
 
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel, set_seed
+from transformers.training_args import OptimizerNames
 
 import modeling_vanilla
 from modeling_vanilla.errors import first_line
@@ -121,7 +122,7 @@ def optimizer_installed(args: VanillaTrainingArguments) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ValueError(f"optim={args.optim}: {first_line(error)}") from error
+        raise ValueError(f"optim={OptimizerNames(args.optim).value}: {first_line(error)}") from error
 
 
 def _open_output_dir(recipe: Recipe, folder: Path) -> Path | None:

@@ -147,7 +147,7 @@ def test_a_tokenizer_that_ends_no_text_is_refused(trained, tmp_path):
     ("changes", "said"),
     [
         ({"attn_implementation": "flash_attention_2"}, "attn_implementation='flash_attention_2': "),
-        ({"optim": "adamw_bnb_8bit"}, "optim=.*bitsandbytes"),
+        ({"optim": "adamw_bnb_8bit"}, "optim=adamw_bnb_8bit: .*bitsandbytes"),
     ],
 )
 def test_a_package_that_a_setting_needs_is_named(trained, tmp_path, changes, said):
