@@ -88,6 +88,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         number = most if redraw and most <= len(source) else fewest
         if number != len(self):
             self._lay_out(source, target, number)
+        self._laid_out = 0  # the epoch whose lengths those are
 
     def _lay_out(self, source: np.ndarray, target: np.ndarray, number: int) -> None:
         """Decides which lengths meet in a batch, and measures the padding."""
@@ -114,8 +115,9 @@ class TokenBatchSampler(Sampler[list[int]]):
         return len(self._bounds) - 1
 
     def __iter__(self) -> Iterator[list[int]]:
-        if self.redraw is not None:
+        if self.redraw is not None and self.epoch != self._laid_out:
             self._lay_out(*self.redraw(self.epoch), len(self))
+            self._laid_out = self.epoch
         if self.shuffle:
             generator = np.random.default_rng((self.seed, self.epoch))
             order = generator.permutation(len(self._key)).astype(np.int32)

@@ -108,9 +108,8 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
     def __post_init__(self) -> None:
         if not torch.accelerator.is_available():
             self.use_cpu = True  # or else bf16 on a CPU is refused
-        by_metric = [self.early_stopping_patience, self.keep_best, self.average_best, self.load_best_model_at_end]
-        by_metric.append(self.save_strategy == "best")
-        if self.metric_for_best_model is None and any(by_metric):
+        by_metric = (self.early_stopping_patience, self.keep_best, self.average_best, self.load_best_model_at_end)
+        if self.metric_for_best_model is None and (any(by_metric) or self.save_strategy == "best"):
             self.metric_for_best_model = "nll"
         if self.greater_is_better is None and self.metric_for_best_model is not None:
             self.greater_is_better = greater_is_better(self.metric_for_best_model)

@@ -140,6 +140,15 @@ def test_every_epochs_batches_keep_to_the_budget_and_are_as_many(tokenizer, mult
     assert len(set(seen)) == 3
 
 
+def test_lengths_are_drawn_once_an_epoch():
+    drawn, lengths = [], np.array([10, 20, 30])
+    sampler = TokenBatchSampler(lengths, lengths, 40, redraw=lambda epoch: drawn.append(epoch) or (lengths, lengths))
+    for epoch in (0, 0, 1, 1, 0):
+        sampler.set_epoch(epoch)
+        list(sampler)
+    assert drawn == [1, 0]  # those of epoch 0 were given
+
+
 def test_a_small_data_set_that_needs_more_batches_than_before_gets_a_wider_budget():
     lengths = {0: np.array([10, 10, 10, 10]), 1: np.array([30, 30, 30, 10])}
     sampler = TokenBatchSampler(lengths[0], lengths[0], 40, redraw=lambda epoch: (lengths[epoch],) * 2)
