@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
 # Folders at the top of a clone -> subpackages once installed, so that a wheel has what a clone has.
@@ -17,14 +17,7 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
-    packages=[
-        "modeling_vanilla",
-        *(
-            f"modeling_vanilla.{name}"
-            for name in ("data", "data.grammar", "training", "training.jobs", "decoding", "evaluation", "interop")
-        ),
-        *MAPPED,
-    ],
+    packages=[*find_packages(include=["modeling_vanilla", "modeling_vanilla.*"]), *MAPPED],
     package_dir=MAPPED,
     package_data={
         "modeling_vanilla": ["py.typed"],

@@ -22,7 +22,7 @@ from modeling_vanilla.evaluation.metrics import corpus_scores
 from modeling_vanilla.experiments import common
 from modeling_vanilla.experiments.common import Options, Report
 from modeling_vanilla.training import load_recipe
-from modeling_vanilla.training.doctor import check_labels, check_masks
+from modeling_vanilla.training.doctor.batch import check_labels, check_masks
 from modeling_vanilla.training.jobs import JOBS
 
 

@@ -14,9 +14,8 @@ import modeling_vanilla.modeling_vanilla as module
 from modeling_vanilla import VanillaForConditionalGeneration as Model
 from modeling_vanilla.heads import VanillaForCausalLM
 from modeling_vanilla.scripts import doctor, train
-from modeling_vanilla.training import doctor as checks
 from modeling_vanilla.training import load_recipe
-from modeling_vanilla.training.doctor import diagnose
+from modeling_vanilla.training.doctor import batch, cost, diagnose, diagnosis
 from modeling_vanilla.training.jobs.language_model import LineCollator
 from modeling_vanilla.training.jobs.translation import Translation
 from modeling_vanilla.training.schedule import noam_peak
@@ -136,8 +135,9 @@ def test_a_rate_out_of_range_is_found(tmp_path, rate, level, message):
 @pytest.fixture
 def quick(monkeypatch):
     """For what doesn't depend on what is learnt."""
-    for name, value in {"OVERFIT_STEPS": 2, "RATES": checks.RATES[:2], "TRIAL_SECONDS": 0}.items():
-        monkeypatch.setattr(checks, name, value)
+    monkeypatch.setattr(batch, "OVERFIT_STEPS", 2)
+    monkeypatch.setattr(cost, "RATES", cost.RATES[:2])
+    monkeypatch.setattr(cost, "TRIAL_SECONDS", 0)
 
 
 def line(found: list[tuple[str, str]], check: str) -> str:
@@ -155,7 +155,7 @@ EPOCHS = {"max_steps": -1, "num_train_epochs": 10}
 def test_the_epochs_of_a_cut_corpus_are_those_of_the_whole(tmp_path, monkeypatch, quick):
     train = [(source, "" if n == 3 else target) for n, (source, target) in enumerate(PAIRS)]
     whole = updates(findings(tmp_path / "whole", train, **EPOCHS))
-    monkeypatch.setattr(checks, "MOST_PAIRS", 100)
+    monkeypatch.setattr(diagnosis, "MOST_PAIRS", 100)
     found = findings(tmp_path / "cut", train, **EPOCHS)
     assert updates(found) == pytest.approx(whole, rel=0.1)
     assert any("kept 99 of 100 pairs" in text and "the first 100 of 193 examples" in text for _, text in found), found
@@ -163,17 +163,17 @@ def test_the_epochs_of_a_cut_corpus_are_those_of_the_whole(tmp_path, monkeypatch
 
 @pytest.mark.parametrize(("size", "cut"), [(100, True), (193, False), (194, False)])
 def test_a_cut_that_the_recipe_makes_itself_is_not_told(tmp_path, monkeypatch, quick, size, cut):
-    monkeypatch.setattr(checks, "MOST_PAIRS", size)
+    monkeypatch.setattr(diagnosis, "MOST_PAIRS", size)
     assert ("looked at" in str(findings(tmp_path / "all"))) is cut
     assert "looked at" not in str(findings(tmp_path / "some", max_train_samples=100))
 
 
 def test_a_batch_is_learnt_by_heart_without_dropout(tiny_model, monkeypatch):
     students = []
-    monkeypatch.setattr(checks, "_fit", lambda student, *_: (students.append(student), (1.0, 0.0))[1])
+    monkeypatch.setattr(batch, "_fit", lambda student, *_: (students.append(student), (1.0, 0.0))[1])
     settings = {"dropout": 0.5, "attention_dropout": 0.5, "activation_dropout": 0.5}
     ids = torch.tensor([[5, 6, 7, 2]])
-    list(checks.check_overfitting(tiny_model(**settings), {"input_ids": ids, "labels": ids}))
+    list(batch.check_overfitting(tiny_model(**settings), {"input_ids": ids, "labels": ids}))
     (student,) = students
     assert student.training
     first, second = (student(ids, labels=ids).loss for _ in range(2))
@@ -203,8 +203,8 @@ def test_a_package_that_is_missing_is_told_as_training_tells_it(tmp_path, packag
 
 
 def test_updates_are_tried_with_the_recipes_optimizer(tmp_path, monkeypatch, quick):
-    made, make = [], checks.make_optimizer
-    monkeypatch.setattr(checks, "make_optimizer", lambda *args: made.append(make(*args)) or made[-1])
+    made, make = [], cost.make_optimizer
+    monkeypatch.setattr(cost, "make_optimizer", lambda *args: made.append(make(*args)) or made[-1])
     findings(tmp_path, optim="adafactor")
     assert {type(optimizer).__name__ for optimizer in made} == {"Adafactor"}
     assert made[-1].state  # it has made updates
@@ -234,18 +234,18 @@ def test_a_rate_without_warm_up_is_not_compared_with_the_papers(tmp_path, quick,
 
 
 def test_a_warm_up_in_shares_is_that_of_the_whole_run(tmp_path, monkeypatch, quick):
-    monkeypatch.setattr(checks, "MOST_PAIRS", 100)
+    monkeypatch.setattr(diagnosis, "MOST_PAIRS", 100)
     found = findings(tmp_path, warmup_steps=0.5, learning_rate=1e-3, **EPOCHS)
     assert f"warm-up {noam_peak(32, -(-updates(found) // 2)):.2g};" in line(found, "rate")
 
 
 def test_only_what_grows_with_the_batch_is_extrapolated(monkeypatch):
     memory = {"VmHWM": 900, "VmRSS": 600, "MemAvailable": 3_900}
-    monkeypatch.setattr(checks, "_linux_memory", lambda: {name: value * 10**6 for name, value in memory.items()})
+    monkeypatch.setattr(cost, "_linux_memory", lambda: {name: value * 10**6 for name, value in memory.items()})
     cpu = torch.device("cpu")
-    (found,) = checks._memory(cpu, 500 * 10**6, "max_tokens", 1_000)
+    (found,) = cost._memory(cpu, 500 * 10**6, "max_tokens", 1_000)
     assert found.text == "memory: 0.9 GB of 4.5 at max_tokens 1,000; up to about 10,000 would fit"
-    (found,) = checks._memory(cpu, 890 * 10**6, "max_tokens", 1_000)
+    (found,) = cost._memory(cpu, 890 * 10**6, "max_tokens", 1_000)
     assert found.text == "memory: 0.9 GB of 4.5 at max_tokens 1,000"
 
 
