@@ -64,7 +64,7 @@ def fit(options: Options, name: str, pairs: Pairs, vocab_size: int, N: int, enco
         "max_steps": options.choose(150, 2000, 20_000), "max_tokens": options.choose(1024, 2048, 16_384),
         "lr_scheduler_type": "cosine", "learning_rate": 2e-3, "warmup_steps": options.choose(30, 200, 2000),
         "seed": seed, "save_strategy": "no", "report_to": "none", "disable_tqdm": True, "logging_steps": 500,
-        "label_smoothing_factor": 0.0,
+        "label_smoothing_factor": 0.0, "max_grad_norm": 1.0,
     }  # fmt: skip
 
     def make(folder: Path) -> dict[str, Any]:

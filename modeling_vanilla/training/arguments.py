@@ -69,7 +69,9 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
     )
     explosion_ratio: float = field(
         default=100.0,
-        metadata={"help": "A gradient explodes above this times the median norm of the last 100 updates; 0: never."},
+        metadata={
+            "help": "A gradient, clipped, explodes above this times the median norm of the last 100 updates; 0: never."
+        },
     )
     on_save_error: str = field(
         default="stop",

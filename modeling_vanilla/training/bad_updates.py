@@ -27,16 +27,18 @@ class GradientWatch:
 
     Args:
         ratio: an explosion is a norm above this times the median of the last 100; 0: only what isn't finite is bad.
+        clipped_to: the norm that an update has at most; 0: any.
     """
 
-    def __init__(self, ratio: float):
-        self.ratio = ratio
+    def __init__(self, ratio: float, clipped_to: float = 0.0):
+        self.ratio, self.clipped_to = ratio, clipped_to or math.inf
         self.norms: deque[float] = deque(maxlen=REMEMBERED)
 
     def fault(self, norm: float) -> str | None:
         """What is wrong with an update of this norm; one that is sound is remembered."""
         if not math.isfinite(norm):
             return "the loss or its gradient isn't finite"
+        norm = min(norm, self.clipped_to)
         median = statistics.median(self.norms) if len(self.norms) >= ENOUGH else 0.0
         if self.ratio and median and norm > self.ratio * median:
             return f"the gradient's norm is {norm:.3g}, {norm / median:,.0f} times the median of the updates before"

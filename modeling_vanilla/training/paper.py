@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from huggingface_hub import HfApi
 from safetensors import SafetensorError
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import EarlyStoppingCallback, Trainer
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import SchedulerType
@@ -82,7 +83,7 @@ class PaperTrainer(Trainer):
         if self.is_fsdp_enabled and (self.args.average_last or self.args.average_best):
             raise ValueError("average_last, average_best: not under FSDP; run `vanilla average` on the checkpoints")
         self._is_saving = False
-        self._watch = GradientWatch(self.args.explosion_ratio)
+        self._watch = GradientWatch(self.args.explosion_ratio, self.args.max_grad_norm)
         self._update: list[dict[str, Any]] = []  # the batches of the update at hand
         self.interruption = CheckpointOnInterrupt(self.accelerator)
         self.add_callback(self.interruption)
@@ -106,6 +107,22 @@ class PaperTrainer(Trainer):
             )
             self._created_lr_scheduler = True
         return self.lr_scheduler
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """The library's; but settings that were changed hold, where it would take the checkpoint's."""
+        if self.is_deepspeed_enabled:  # which loads them itself, with the model
+            return super()._load_optimizer_and_scheduler(checkpoint)
+        kept = {"initial_lr", "betas", "eps", "weight_decay"}
+        mine = [{name: group[name] for name in kept & group.keys()} for group in self.optimizer.param_groups]
+        super()._load_optimizer_and_scheduler(checkpoint)
+        for group, settings in zip(self.optimizer.param_groups, mine, strict=True):
+            group.update(settings)
+        if isinstance(schedule := self.lr_scheduler, LambdaLR):  # its factors are of steps, and come with no checkpoint
+            schedule.base_lrs = [group["initial_lr"] for group in self.optimizer.param_groups]
+            both = zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
+            schedule._last_lr = [peak * factor(schedule.last_epoch) for peak, factor in both]
+            for group, rate in zip(self.optimizer.param_groups, schedule._last_lr, strict=True):
+                group["lr"] = rate
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         sampler = super()._get_train_sampler(train_dataset)

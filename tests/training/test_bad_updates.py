@@ -30,6 +30,25 @@ def test_norms_are_judged_by_their_median():
     assert not any(watch.fault(10.0**n) for n in range(30))
 
 
+def test_a_clipped_update_explodes_by_what_is_left_of_it():
+    watch = GradientWatch(10.0, clipped_to=2.0)
+    assert not any(watch.fault(1.0) for _ in range(ENOUGH))
+    assert watch.fault(1e6) is None
+    assert watch.norms[-1] == 2.0
+    for norm in (math.nan, math.inf):
+        assert "isn't finite" in watch.fault(norm)
+    watch = GradientWatch(10.0, clipped_to=20.0)
+    assert not any(watch.fault(1.0) for _ in range(ENOUGH))
+    assert "20, 20 times" in watch.fault(1e6)
+
+
+def test_the_remedy_of_an_exploding_gradient_lets_the_run_end(tmp_path, pairs, poisoned):
+    args = arguments(tmp_path, max_steps=40, max_grad_norm=1.0)
+    trainer = poisoned(1e5, 28)(make_model(), args, train_dataset=pairs)
+    trainer.train()
+    assert trainer.state.global_step == 40
+
+
 class Poisoned(VanillaTrainer):
     """The `at`-th pass's loss is multiplied: by NaN, by infinity, or by a large number."""
 

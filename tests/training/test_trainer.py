@@ -266,6 +266,30 @@ def test_a_resumed_run_equals_the_undisturbed_one(tmp_path, pairs, stop):
         assert torch.equal(weights(resumed.model)[name], value), name
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"learning_rate": 1e-4}, {"warmup_steps": 8}, {"adam_beta2": 0.9}, {"adam_epsilon": 1e-3}, {"weight_decay": 0.5}],
+    ids=str,
+)
+def test_a_resumed_run_goes_on_by_the_settings_that_it_is_given(tmp_path, pairs, changes):
+    """After 4 updates by others the rate, and what the optimizer works with, are those of an undisturbed run."""
+    settings = {"max_steps": 6, "learning_rate": 1e-3, "warmup_steps": 2}
+
+    def trainer(name, **settings):
+        args = arguments(tmp_path / name, save_strategy="steps", save_steps=4, **settings)
+        return VanillaTrainer(make_model(), args, train_dataset=pairs)
+
+    trainer("one", **settings).train()
+    runs = trainer("new", **settings | changes), trainer("resumed", **settings | changes)
+    for run, checkpoint in zip(runs, (None, str(tmp_path / "one" / "checkpoint-4")), strict=True):
+        run.train(resume_from_checkpoint=checkpoint)
+    whole, resumed = runs
+    rates = [[entry["learning_rate"] for entry in run.state.log_history if "loss" in entry][-2:] for run in runs]
+    assert rates[0] == rates[1]
+    for one, other in zip(whole.optimizer.param_groups, resumed.optimizer.param_groups, strict=True):
+        assert {name: one[name] for name in one if name != "params"} == {n: other[n] for n in other if n != "params"}
+
+
 @pytest.fixture(scope="module")
 def text_pairs():
     """A tokenizer, and pairs of what it makes of short texts."""
