@@ -93,6 +93,8 @@ def projected_cross_entropy(
             besides, and adds the gradient of that by the logits to the probabilities.
         others: as in `smoothed_cross_entropy`.
     """
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing={label_smoothing}: must be from 0 to 1")
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"chunk_size={chunk_size}: must be at least 1 token")
     keep = labels != ignore_index

@@ -53,6 +53,14 @@ def mask_of_keys(config: VanillaConfig, queries: torch.Tensor, mask: Any, keys: 
     return None if masks_nothing(mask, config) else create_bidirectional_mask(config, queries, mask, keys)
 
 
+def check_sources(targets: int, states: torch.Tensor | None, mask: Any) -> None:
+    """Refuses an encoder's output `(B, S, D)`, or its mask, that aren't those of so many targets, n of each source."""
+    sources, told = tuple(getattr(states, "shape", (0, 0)))[:2], tuple(getattr(mask, "shape", ()))
+    fit = sources[0] > 0 and targets % sources[0] == 0 and (len(told) != 2 or told == sources)
+    if not fit and not torch.compiler.is_compiling():
+        raise ValueError(f"{targets} targets, but sources of (B, S) = {sources}, and a mask of them of {told}")
+
+
 class VanillaEncoderLayer(GradientCheckpointingLayer):
     """Section 3.1: self attention, then a position-wise feed-forward network, each in a residual connection."""
 
@@ -350,6 +358,7 @@ class VanillaDecoder(VanillaStack):
         to_self["has_keys"] = has_keys
         to_encoder = None
         if self.config.is_encoder_decoder:
+            check_sources(embeds.shape[0], encoder_hidden_states, encoder_attention_mask)
             queries = hidden_states.reshape(encoder_hidden_states.shape[0], -1, embeds.shape[-1])  # type: ignore
             if "flash" in config._attn_implementation:  # the library would cut the queries to the source's lengths
                 config = copy.copy(config)

@@ -146,4 +146,5 @@ class SinusoidalPositions(nn.Module):
     def reach(self, num_positions: int) -> None:
         """Makes sure that the table has at least `num_positions` rows, at least doubling it when it has not."""
         if num_positions > len(self.table):
-            self.table = self.rows(max(num_positions, 2 * len(self.table)), self.table.device)
+            with torch.inference_mode(False):  # or no training could use it afterwards
+                self.table = self.rows(max(num_positions, 2 * len(self.table)), self.table.device)

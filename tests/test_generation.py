@@ -92,8 +92,9 @@ def test_generation_goes_on_past_the_position_table(lively, cache):
     assert trimmed(model.generate(**source, max_new_tokens=18, **NO_REPEATS, **cache)) == [expected]
 
 
+@pytest.mark.parametrize("as_tuple", [False, True])
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_the_encoders_output_may_be_given(lively, num_beams):
+def test_the_encoders_output_may_be_given(lively, num_beams, as_tuple):
     model = lively(3)
     batch = sources((5, 1, 3))
     settings = {"max_new_tokens": 10, "num_beams": num_beams} | NO_REPEATS
@@ -101,6 +102,7 @@ def test_the_encoders_output_may_be_given(lively, num_beams):
     outputs = model.get_encoder()(**batch)
     calls = []
     model.get_encoder().register_forward_hook(lambda *_: calls.append(1))
+    outputs = outputs.to_tuple() if as_tuple else outputs
     given = model.generate(encoder_outputs=outputs, attention_mask=batch["attention_mask"], **settings)
     assert torch.equal(given, expected)
     assert calls == []

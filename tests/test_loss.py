@@ -321,6 +321,13 @@ def test_without_gradients_none_are_computed():
     assert max(sizes.seen) < weight.numel()
 
 
+@pytest.mark.parametrize("label_smoothing", [-0.1, 2.0, float("nan")])
+def test_a_smoothing_that_is_no_share_is_refused(label_smoothing):
+    hidden, weight, bias, labels = batch([5])
+    with pytest.raises(ValueError, match=f"label_smoothing={label_smoothing}: must be from 0 to 1"):
+        projected_cross_entropy(hidden, weight, labels, bias, label_smoothing)
+
+
 @pytest.mark.parametrize("chunk_size", [0, -1])
 def test_a_chunk_of_no_tokens_is_refused(chunk_size):
     hidden, weight, bias, labels = batch([5])

@@ -790,6 +790,26 @@ def test_inputs_embeds_stand_for_input_ids(tiny_model):
     assert torch.equal(model(attention_mask=mask, **embeds).logits, expected)
 
 
+@pytest.mark.parametrize(
+    ("sources", "targets", "mask"),
+    [((4, 5), (2, 3), None), ((6, 5), (4, 3), None), ((4, 5), (4, 3), (2, 5)), ((4, 5), (4, 3), (4, 3))],
+    ids=str,
+)
+def test_targets_of_other_sources_are_refused(tiny_model, sources, targets, mask):
+    model = tiny_model()
+    states = torch.zeros(*sources, model.config.d_model)
+    settings = {"encoder_outputs": (states,), "attention_mask": None if mask is None else torch.ones(mask)}
+    with pytest.raises(
+        ValueError, match=rf"{targets[0]} targets, but sources of \(B, S\) = \({sources[0]}, {sources[1]}\)"
+    ):
+        model(decoder_input_ids=torch.ones(targets).long(), **settings)
+
+
+def test_a_decoder_without_its_source_is_refused(tiny_model):
+    with pytest.raises(ValueError, match="2 targets, but sources of"):
+        tiny_model().get_decoder()(torch.ones(2, 3).long())
+
+
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 @pytest.mark.parametrize("arguments", [{}, {"input_ids": torch.tensor([[3]]), "inputs_embeds": torch.zeros(1, 1, 16)}])
 def test_ids_and_embeddings_exclude_each_other(tiny_model, side, arguments):

@@ -197,8 +197,9 @@ def test_a_model_loaded_through_the_meta_device_has_the_formulas_table(tiny_mode
         assert_rounded_alike(stack.embed_positions.table, table_of(range(3, 35), 16, "halves"))
 
 
-def test_a_table_grown_in_inference_mode_serves_training_later(tiny_model):
-    model = tiny_model()
+@pytest.mark.parametrize("encoding", ["sinusoidal", "rotary"])
+def test_a_table_grown_in_inference_mode_serves_training_later(tiny_model, encoding):
+    model = tiny_model(position_encoding=encoding)
     ids = torch.randint(3, 20, (1, 40))
     with torch.inference_mode():
         model(input_ids=ids, decoder_input_ids=ids)

@@ -10,6 +10,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import (
     DynamicCache,
     EncoderDecoderCache,
@@ -40,6 +41,7 @@ OF_ANY_ROW = (
     *(generation.InfNanRemoveLogitsProcessor, generation.ExponentialDecayLengthPenalty),
     *(generation.LogitNormalization, generation.MaxTimeCriteria, generation.StopStringCriteria),
 )
+ROOM = 128  # tokens
 SEARCH_NEEDS = {"encoder_outputs", "attention_mask", "cache", "use_cache"}  # of what generate() hands on
 
 
@@ -122,10 +124,11 @@ def search(
     first_limit = max_length if limits is None else int(limits.min())
     limits = torch.full((B,), max_length - start, device=device) if limits is None else limits.to(device)
 
-    source, mask = model_kwargs["encoder_outputs"].last_hidden_state, model_kwargs.get("attention_mask")
+    source, mask = model_kwargs["encoder_outputs"][0], model_kwargs.get("attention_mask")
     members = [Member(model, source, mask, model_kwargs["cache"]), *ensemble]
     fill = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
-    tokens = input_ids.new_full((B, K, max_length), fill)  # of running beams
+    width = min(max_length, start + ROOM)  # of all that holds tokens; it grows
+    tokens = input_ids.new_full((B, K, width), fill)  # of running beams
     tokens[:, :, :start] = input_ids.view(B, K, start)
     scores = torch.zeros(B, K, device=device)
     scores[:, 1:] = NEVER  # at first all beams are one
@@ -136,6 +139,11 @@ def search(
     sentences = torch.arange(B, device=device)  # those still searched
     new_ids = input_ids
     for length in range(start, max_length):
+        if length == width:
+            width = min(max_length, 2 * width)
+            tokens, ended, results = (
+                nn.functional.pad(x, (0, width - length), value=fill) for x in (tokens, ended, results)
+            )
         step = length - start  # new tokens before this one
         logits, normaliser = members[0](new_ids), None  # (B * K, V)
         is_forced = prefixes is not None and step < prefixes.shape[1]
@@ -147,11 +155,13 @@ def search(
             normaliser = logits.logsumexp(-1, keepdim=True)
         plain = logits
         if logits_processor:
-            logits = logits_processor(tokens[:, :, :length].flatten(0, 1), logits.clone() if is_forced else logits)
+            kept = is_forced or normaliser is not None
+            logits = logits_processor(tokens[:, :, :length].flatten(0, 1), logits.clone() if kept else logits)
         if prefixes is not None and is_forced:  # whatever a processor thinks of it
             logits = follow(prefixes[sentences, step], plain, logits)
         values, ids = largest(logits, C)
-        values = values if normaliser is None else values - normaliser
+        if normaliser is not None:  # what a processor makes of a logit is no log-probability
+            values = plain.gather(1, ids) - normaliser
         values, ids = values.view(B, K, -1) + scores[:, :, None], ids.view(B, K, -1)  # (B, K, C)
         over = torch.zeros(B, dtype=torch.bool, device=device)
         if step + 1 >= first_limit and ends is not None:
@@ -163,7 +173,7 @@ def search(
         if constraints is not None:
             is_last = length + 1 >= max_length
             constraints.choose(sentences, logits.view(B, K, -1), scores, values, beams, ids, over, is_last)
-        candidates = tokens.gather(1, beams[:, :, None].expand(-1, -1, max_length))  # (B, C, L)
+        candidates = tokens.gather(1, beams[:, :, None].expand(-1, -1, width))  # (B, C, L)
         candidates[:, :, length] = ids
 
         stops = torch.full_like(ids, length + 1 >= max_length, dtype=torch.bool)
@@ -176,9 +186,9 @@ def search(
         new_scores = new_scores.masked_fill(~stops | (values <= NEVER / 2), NEVER)[:, :K]
         ended_scores, order = torch.cat((ended_scores, new_scores), 1).topk(K)
         ended_lengths = torch.cat((ended_lengths, torch.full_like(ended_lengths, length + 1)), 1).gather(1, order)
-        ended = torch.cat((ended, candidates[:, :K]), 1).gather(1, order[:, :, None].expand(-1, -1, max_length))
+        ended = torch.cat((ended, candidates[:, :K]), 1).gather(1, order[:, :, None].expand(-1, -1, width))
         scores, order = values.masked_fill(stops, NEVER).topk(K)
-        tokens = candidates.gather(1, order[:, :, None].expand(-1, -1, max_length))
+        tokens = candidates.gather(1, order[:, :, None].expand(-1, -1, width))
         rows = beams.gather(1, order) + K * torch.arange(B, device=device)[:, None]  # (B, K)
         if constraints is not None:
             constraints.go_on(sentences, order)

@@ -73,6 +73,29 @@ def test_processors_see_the_tokens_so_far(lively, settings, num_beams):
     assert_same(model, model.generate(**batch, **settings), expected)
 
 
+@pytest.mark.parametrize("settings", [{"sequence_bias": {(5,): 6.0}}, {"repetition_penalty": 3.0}, {"min_length": 9}])
+def test_greedy_scores_are_log_probabilities_whatever_processors_make_of_logits(lively, settings):
+    model = lively(1)
+    batch = sources(model)
+    settings = {"length_penalty": 0.0, "max_length": 12, "return_dict_in_generate": True, **settings}
+    found = model.generate(**batch, **settings, custom_generate=search)
+    ids = found.sequences
+    log_probs = model(**batch, decoder_input_ids=ids[:, :-1]).logits.log_softmax(-1)
+    each = log_probs.gather(2, ids[:, 1:, None])[..., 0].masked_fill(ids[:, 1:] == model.config.pad_token_id, 0)
+    torch.testing.assert_close(found.sequences_scores, each.sum(1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_room_for_tokens_grows(lively, monkeypatch, num_beams):
+    model = lively(1)
+    batch = sources(model)
+    settings = {"num_beams": num_beams, "max_length": 24, "repetition_penalty": 3.0}
+    expected = model.generate(**batch, **settings)
+    assert expected.shape[1] > 10
+    monkeypatch.setattr("modeling_vanilla.decoding.search.ROOM", 2)
+    assert torch.equal(model.generate(**batch, **settings), expected)
+
+
 def test_a_prompt_is_kept(lively):
     model = lively(2)
     batch = sources(model, 3)
