@@ -94,6 +94,7 @@ def card_text(facts: dict[str, Any], has_curve: bool) -> str:
             `results`: one dict a figure, with `dataset`, `name`, `value`, `interval` and `signature`;
             `samples`: one dict a sentence, with `source`, `target` and `translation`;
             `versions`: package name to version;
+            `weights`*: the updates after which the model's weights were; of several they are the mean;
             `about`*: what only a person knows: `license`, `author`, `data_origin`;
             `repo_id`: the repository on the Hub that the card is for, or a folder's name.
         has_curve: whether the training curve is beside the card.
@@ -135,6 +136,7 @@ def card_text(facts: dict[str, Any], has_curve: bool) -> str:
         ),
         "curve": CURVE if has_curve else None,
         "unit": _unit(facts),
+        "weights": _weights(facts.get("weights") or []),
         "last": _last_losses(facts.get("history", [])),
         "init_from": _shown(facts.get("init_from") or facts["settings"].get("init_from")),
         "duration": _duration(facts),
@@ -188,6 +190,14 @@ def _energy(facts: dict[str, Any]) -> str:
     return (
         f"at most {kilowatt_hours:,f} kWh, an estimate: {power['what']}, {power['watts']:g} W, for the whole time. "
         f"What else the machine takes, and cooling, isn't counted.{part}"
+    )
+
+
+def _weights(updates: list[int]) -> str:
+    """Of which updates the finished model is; "" where that isn't known."""
+    *others, last = (f"{update:,}" for update in updates) if updates else ("",)
+    return (
+        f"the mean of those after updates {', '.join(others)} and {last}" if others else last and f"after update {last}"
     )
 
 

@@ -115,5 +115,5 @@ def run_verb(verb: str, main: Callable[[Sequence[str]], int | None], argv: Seque
         print(f"vanilla {verb}: error: {message}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt as interrupt:
-        print(f"vanilla {verb}: {interrupt or 'interrupted'}", file=sys.stderr)
+        print(f"vanilla {verb}: {str(interrupt) or 'interrupted'}", file=sys.stderr)
         return INTERRUPTED

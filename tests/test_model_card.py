@@ -145,6 +145,17 @@ def test_time_before_an_interruption_is_not_made_up(tmp_path):
     assert "Only the time above is counted" in text
 
 
+@pytest.mark.parametrize(
+    ("updates", "text"),
+    [
+        ([1000], "- Weights: after update 1,000."),
+        ([800, 900, 1000], "- Weights: the mean of those after updates 800, 900 and 1,000."),
+    ],
+)
+def test_says_which_weights_the_model_has(tmp_path, updates, text):
+    assert text in text_of(tmp_path, weights=updates)
+
+
 def test_a_model_that_began_with_another_says_so(tmp_path):
     text = text_of(tmp_path, init_from="me/first")
     assert "Fine-tuned from me/first" in text

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
-from modeling_vanilla.decoding.engines import load_model
+from modeling_vanilla.decoding.engines import load_model, target_language
 from modeling_vanilla.errors import first_line
 
 
@@ -32,6 +32,8 @@ def read_model(name_or_path: str | Path, dtype: str = "float32") -> tuple[Any, A
         raise ValueError(f"{name_or_path}: its weights are quantised; give the model that it was converted from")
     if adapters := getattr(model, "peft_config", None):
         model = merged(name_or_path, next(iter(adapters.values())), dtype)
+    if language := target_language(name_or_path):  # which older folders' tokenizers don't say
+        tokenizer.init_kwargs["target_lang"] = language
     return model.eval(), tokenizer
 
 
@@ -81,6 +83,7 @@ def new_folder(name: str | Path) -> Iterator[Path]:
         raise ValueError(f"{folder}: can't be written: {error.strerror}") from error
     try:
         yield folder
+        make_readable(folder)
     except BaseException:
         with suppress(OSError):
             for path in folder.iterdir():
@@ -90,4 +93,10 @@ def new_folder(name: str | Path) -> Iterator[Path]:
         raise
 
 
-__all__ = ["new_folder", "read_model"]
+def make_readable(folder: Path) -> None:
+    """Lets those read a model's weights who may read its config: safetensors writes its files for their owner alone."""
+    for file in folder.glob("*.safetensors"):
+        file.chmod((folder / "config.json").stat().st_mode & 0o777)
+
+
+__all__ = ["make_readable", "new_folder", "read_model"]

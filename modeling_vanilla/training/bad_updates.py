@@ -26,13 +26,15 @@ class GradientWatch:
     Judges each update by its gradient's norm.
 
     Args:
-        ratio: an explosion is a norm above this times the median of the last 100; 0: only what isn't finite is bad.
+        ratio: an explosion is a norm above this times the median of the last 100, and above the median of the run's
+            first (where a task is solved the norms are next to nothing, but for a few); 0: only what isn't finite.
         clipped_to: the norm that an update has at most; 0: any.
     """
 
     def __init__(self, ratio: float, clipped_to: float = 0.0):
         self.ratio, self.clipped_to = ratio, clipped_to or math.inf
         self.norms: deque[float] = deque(maxlen=REMEMBERED)
+        self.first: float | None = None  # the median of the run's first
 
     def fault(self, norm: float) -> str | None:
         """What is wrong with an update of this norm; one that is sound is remembered."""
@@ -40,9 +42,11 @@ class GradientWatch:
             return "the loss or its gradient isn't finite"
         norm = min(norm, self.clipped_to)
         median = statistics.median(self.norms) if len(self.norms) >= ENOUGH else 0.0
-        if self.ratio and median and norm > self.ratio * median:
+        if self.ratio and median and norm > max(self.ratio * median, self.first or 0.0):
             return f"the gradient's norm is {norm:.3g}, {norm / median:,.0f} times the median of the updates before"
         self.norms.append(norm)
+        if self.first is None and len(self.norms) >= ENOUGH:
+            self.first = statistics.median(self.norms)
         return None
 
 

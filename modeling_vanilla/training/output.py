@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from transformers import TrainerCallback
 
 from modeling_vanilla.training.checkpoints import ASIDE, checkpoints, fault_of, last_checkpoint
 
 logger = logging.getLogger(__name__)
 
 RECIPE = "recipe.yaml"
+MARK = "# Written by vanilla train: the settings of the run in this folder.\n"
 RESULTS = "results.json"
+REPLACED = ".replaced"  # what was there before, until a run begins in its place
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
 # What a run leaves at the root: what may not be there before it, and what `--overwrite_output_dir` removes.
 OURS = (
@@ -33,6 +36,7 @@ OURS = (
     "runs",
     *WEIGHTS,
 )
+UNSAVED = {RECIPE, "tokenizer.json", "tokenizer_config.json", "runs", "bad-updates", ASIDE}  # of a run that never saved
 
 
 def write_results(folder: Path, facts: dict[str, Any]) -> None:
@@ -97,7 +101,7 @@ def open_output_dir(
     folder: Path, settings: dict[str, Any], overwrite: bool = False, allow_changes: bool = False
 ) -> Path | None:
     """
-    Makes the folder ready for a run; to be called by one process.
+    Makes the folder ready for a run; to be called by one process. What the run replaces is put aside (`unless_begun`).
 
     Args:
         folder: where the model will be.
@@ -115,6 +119,7 @@ def open_output_dir(
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder}: is a file, not a folder: choose another --output_dir")
         folder.mkdir(parents=True, exist_ok=True)
+        give_back(folder)  # of a run that was killed before it began
         recipe, checkpoint = folder / RECIPE, last_checkpoint(folder)
         before = _read_recipe(recipe) if recipe.is_file() else None
         # A run that was stopped while it translated the test sets has weights at its root, and isn't finished.
@@ -134,12 +139,46 @@ def open_output_dir(
             if checkpoint and not finished and before is not None:
                 remedy += ", or --allow_changed_settings to go on with it as it is now"
             raise ValueError(f"{folder}: holds {in_the_way}: {remedy}")
+        (folder / REPLACED).mkdir()
         for path in _matching(folder, OURS):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            path.rename(folder / REPLACED / path.name)
         _write_recipe(recipe, settings)
     except OSError as error:
         raise ValueError(f"{folder}: can't be used as the output folder: {error.strerror}") from error
     return None
+
+
+@contextmanager
+def unless_begun(folder: Path | None) -> Iterator[None]:
+    """Gives back what a run was to replace if it fails before it has begun; for None, another process does that."""
+    try:
+        yield
+    except BaseException:
+        if folder:
+            give_back(folder)
+        raise
+
+
+def give_back(folder: Path) -> None:
+    """Makes a folder what it was before `open_output_dir`, unless the run has begun."""
+    if (folder / REPLACED).is_dir():
+        _remove(_matching(folder, OURS))
+        for path in (folder / REPLACED).iterdir():
+            path.rename(folder / path.name)
+        (folder / REPLACED).rmdir()
+
+
+class Begun(TrainerCallback):
+    """Removes what a run replaces once it begins."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            shutil.rmtree(Path(args.output_dir) / REPLACED, ignore_errors=True)
+
+
+def _remove(paths: list[Path]) -> None:
+    for path in paths:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _in_the_way(
@@ -148,12 +187,14 @@ def _in_the_way(
     """What a new run would destroy, in words; nothing where a run of ours never reached a checkpoint."""
     if finished:
         return "a finished model"
-    if before is None:
-        return ", ".join(path.name for path in _matching(folder, OURS))
-    if not checkpoint:  # never from scratch by surprise, where there was something to go on from
-        broken = [f"{path.name}: {fault_of(path)}" for path in checkpoints(folder)]
-        return f"an unfinished run whose checkpoints are all broken ({'; '.join(broken)})" if broken else ""
-    return f"an unfinished run with other settings ({'; '.join(_differences(before, settings))})"
+    if checkpoint and before is not None:
+        return f"an unfinished run with other settings ({'; '.join(_differences(before, settings))})"
+    if before is not None and (broken := checkpoints(folder)):  # never from scratch by surprise
+        faults = "; ".join(f"{path.name}: {fault_of(path)}" for path in broken)
+        return f"an unfinished run whose checkpoints are all broken ({faults})"
+    recipe = folder / RECIPE
+    is_run = recipe.is_file() and recipe.read_text(encoding="utf-8", errors="replace").startswith(MARK)
+    return ", ".join(path.name for path in _matching(folder, OURS) if not is_run or path.name not in UNSAVED)
 
 
 def _read_recipe(recipe: Path) -> dict[str, Any]:
@@ -167,7 +208,7 @@ def _read_recipe(recipe: Path) -> dict[str, Any]:
 
 
 def _write_recipe(recipe: Path, settings: dict[str, Any]) -> None:
-    recipe.write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    recipe.write_text(MARK + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def _differences(before: dict[str, Any], settings: dict[str, Any]) -> list[str]:
@@ -182,4 +223,7 @@ def _matching(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return sorted({path for pattern in patterns for path in folder.glob(pattern)})
 
 
-__all__ = ["RECIPE", "RESULTS", "open_output_dir", "save_about", "save_results", "write_results"]
+__all__ = [
+    "RECIPE", "RESULTS", "Begun", "give_back", "open_output_dir", "save_about", "save_results", "unless_begun",
+    "write_results",
+]  # fmt: skip

@@ -256,6 +256,7 @@ class PaperTrainer(Trainer):
             "logged": self._globalstep_last_logged,
             "start": self._loss_start,
             "norms": list(self._watch.norms),
+            "first_norm": self._watch.first,
             "patience": self._patience.early_stopping_patience_counter if self._patience else 0,
         }
 
@@ -264,6 +265,7 @@ class PaperTrainer(Trainer):
         self._total_loss_scalar, self._globalstep_last_logged = saved["total"], int(saved["logged"])
         self._loss_start = int(saved["start"])
         self._watch.norms.extend(saved["norms"])
+        self._watch.first = saved.get("first_norm")
         if self._patience:
             self._patience.early_stopping_patience_counter = saved["patience"]
             if saved["patience"] >= self._patience.early_stopping_patience:  # it had just run out
@@ -277,8 +279,8 @@ class PaperTrainer(Trainer):
             logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step - self._loss_start, 0.001)
         super().log(logs, *args, **kwargs)
 
-    def average(self) -> bool:
-        """Gives the model the mean of the last or best checkpoints' weights, where the arguments ask for it."""
+    def average(self) -> list[Path]:
+        """Gives the model the mean of the last or best checkpoints' weights, where the arguments ask; returns those."""
         args = self.args
         if args.average_last:
             checkpoints = last_checkpoints(args.output_dir, args.average_last)
@@ -287,7 +289,7 @@ class PaperTrainer(Trainer):
                 args.output_dir, args.average_best, args.metric_for_best_model, args.greater_is_better
             )
         else:
-            return False
+            return []
         logger.info("averaging %s", ", ".join(path.name for path in checkpoints))
         self.accelerator.unwrap_model(self.model).load_state_dict(average_weights(checkpoints), strict=False)
         self.remove_callback(EarlyStoppingCallback)
@@ -299,7 +301,7 @@ class PaperTrainer(Trainer):
                 "the mean's validation %s is %.3f, but a single checkpoint's was %.3f: average fewer, or none",
                 name, found[f"average_{name}"], min(single),
             )  # fmt: skip
-        return True
+        return checkpoints
 
     # The Hub ---------------------------------------------------------------------------------------------------------
 

@@ -15,12 +15,14 @@ from transformers.training_args import OptimizerNames
 
 import modeling_vanilla
 from modeling_vanilla.errors import first_line
+from modeling_vanilla.interop.common import make_readable
 from modeling_vanilla.interop.hub import push
 from modeling_vanilla.training import hardware
 from modeling_vanilla.training.arguments import VanillaTrainingArguments
+from modeling_vanilla.training.checkpoints import step_of
 from modeling_vanilla.training.jobs import JOBS
 from modeling_vanilla.training.jobs.job import Job, RunResult
-from modeling_vanilla.training.output import open_output_dir, write_results
+from modeling_vanilla.training.output import Begun, open_output_dir, unless_begun, write_results
 from modeling_vanilla.training.recipe import Recipe, config_fields
 
 logger = logging.getLogger(__name__)
@@ -50,36 +52,42 @@ def run(recipe: Recipe) -> RunResult:
     recipe.vanilla_config(vocab_size=recipe.model.vocab_size)  # a mistake there is known before the data is read
     set_seed(args.seed)
     checkpoint = _open_output_dir(recipe, folder)
-    job: Job = JOBS[recipe.data.task](recipe, folder)
-    with args.main_process_first(local=False, desc="the data"):
-        job.prepare()
-    logger.info("training data: %s", job.data_report())
+    with unless_begun(folder if args.process_index == 0 else None):
+        job: Job = JOBS[recipe.data.task](recipe, folder)
+        with args.main_process_first(local=False, desc="the data"):
+            job.prepare()
+        logger.info("training data: %s", job.data_report())
 
-    model = build_model(job)
-    logger.info("model: %s, %s parameters", source or recipe.model.model, f"{model.num_parameters():,}")
-    trainer = build_trainer(job, model)
-    if checkpoint:
-        logger.info("going on from %s", checkpoint)
-    start = time.monotonic()
-    with optimizer_installed(args):
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    seconds = time.monotonic() - start
+        model = build_model(job)
+        logger.info("model: %s, %s parameters", source or recipe.model.model, f"{model.num_parameters():,}")
+        trainer = build_trainer(job, model)
+        trainer.add_callback(Begun)
+        if checkpoint:
+            logger.info("going on from %s", checkpoint)
+        start = time.monotonic()
+        with optimizer_installed(args):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        seconds = time.monotonic() - start
 
     trainer.save_model(str(folder), _internal_call=True)  # on all processes: a sharded model is gathered
+    averaged: list[Path] = []
     try:
-        if trainer.average():
-            trainer.save_model(str(folder), _internal_call=True)  # which doesn't push: card and results are to come
+        averaged = trainer.average()
     except ValueError as error:  # an early stop may leave too few, for instance
         logger.warning("not averaged: %s", error)
+    if averaged:
+        trainer.save_model(str(folder), _internal_call=True)  # which doesn't push: card and results are to come
     result = RunResult(folder, recipe.data.task)
     if trainer.is_world_process_zero():
         (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle
         job.processor.save_pretrained(folder)
+        make_readable(folder)
     if trainer.interruption.requested:  # after the last update, when no more checkpoint was due
         raise KeyboardInterrupt(f"interrupted before the test sets were scored; the model is in {folder}")
     if trainer.is_world_process_zero():
         job.test(result)
         facts = _facts(recipe, job, trainer, seconds, result, checkpoint)
+        facts["weights"] = _weights_of(trainer, averaged)
         from modeling_vanilla.model_card import write_card
 
         write_card(folder, facts)
@@ -139,6 +147,15 @@ def _open_output_dir(recipe: Recipe, folder: Path) -> Path | None:
     if refusal:
         raise ValueError(refusal)
     return checkpoint
+
+
+def _weights_of(trainer: Any, averaged: list[Path]) -> list[int]:
+    """The updates after which the finished model's weights were: of several they are the mean."""
+    state = trainer.state
+    if averaged:
+        return sorted(map(step_of, averaged))
+    is_best = trainer.args.load_best_model_at_end and state.best_model_checkpoint
+    return [state.best_global_step if is_best else state.global_step]
 
 
 def _facts(

@@ -30,6 +30,14 @@ def test_norms_are_judged_by_their_median():
     assert not any(watch.fault(10.0**n) for n in range(30))
 
 
+def test_a_norm_that_was_usual_before_is_no_explosion():
+    """As where a task is solved, and the norms fall to nothing but for a few."""
+    watch = GradientWatch(10.0)
+    assert not any(watch.fault(norm) for norm in [3.0] * ENOUGH + [0.001] * 300)
+    assert watch.fault(2.9) is None
+    assert "3.1, 3,100 times" in watch.fault(3.1)
+
+
 def test_a_clipped_update_explodes_by_what_is_left_of_it():
     watch = GradientWatch(10.0, clipped_to=2.0)
     assert not any(watch.fault(1.0) for _ in range(ENOUGH))
