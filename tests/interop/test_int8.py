@@ -97,7 +97,7 @@ def test_an_int8_product_of_a_row_does_not_depend_on_its_neighbours():
     assert torch.equal(holder(x)[2:3], holder(x[2:3]))
 
 
-def test_elsewhere_than_on_a_cpu_multiplies_by_rounded_weights():
+def test_elsewhere_than_on_a_cpu_keeps_shape_and_dtype():
     holder = nn.Sequential(nn.Linear(16, 8)).to("meta")
     replace_layers(holder)
     y = holder(torch.zeros(3, 16, dtype=torch.bfloat16, device="meta"))
@@ -132,3 +132,18 @@ def test_scores_are_the_models_own_likelihood(converted):
 def test_what_is_quantised_is_not_converted_again(converted, tmp_path, kind):
     with pytest.raises(ValueError, match="its weights are quantised"):
         kind.convert(converted, tmp_path / "again")
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says it isn't on the CPU."""
+
+    device = torch.device("meta")
+
+
+def test_elsewhere_than_on_a_cpu_multiplies_by_the_rounded_weights():
+    linear = nn.Linear(16, 8)
+    holder, x = nn.Sequential(linear), torch.randn(3, 16)
+    replace_layers(holder)
+    step = linear.weight.detach().abs().amax(1, keepdim=True) / 127
+    expected = nn.functional.linear(x, (linear.weight.detach() / step).round() * step, linear.bias.detach())
+    torch.testing.assert_close(holder(x.as_subclass(Elsewhere)).as_subclass(torch.Tensor), expected)

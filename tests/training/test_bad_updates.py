@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from modeling_vanilla.data.batching import PairCollator
 from modeling_vanilla.scripts import train
 from modeling_vanilla.training import VanillaTrainer
-from modeling_vanilla.training.bad_updates import ENOUGH, BadUpdate, GradientWatch
+from modeling_vanilla.training.bad_updates import ENOUGH, REMEMBERED, BadUpdate, GradientWatch, save_update
 from tests.fixtures import train_words, write_corpus
 
 from .conftest import make_model, make_pairs
@@ -55,6 +56,23 @@ def test_the_remedy_of_an_exploding_gradient_lets_the_run_end(tmp_path, pairs, p
     trainer = poisoned(1e5, 28)(make_model(), args, train_dataset=pairs)
     trainer.train()
     assert trainer.state.global_step == 40
+
+
+def test_a_long_runs_norms_are_judged_by_the_last_hundred():
+    watch = GradientWatch(10.0)
+    for norm in [1.0] * ENOUGH + [5.0] * 300 + [1.0] * REMEMBERED:
+        assert watch.fault(norm) is None
+    assert "times" in watch.fault(11.0)
+
+
+def test_norms_of_before_are_known_after_resuming(tmp_path, pairs):
+    args = arguments(tmp_path, max_steps=30, save_strategy="steps", save_steps=25)
+    first = VanillaTrainer(make_model(), args, train_dataset=pairs)
+    first.train()
+    trainer = VanillaTrainer(make_model(), args, train_dataset=pairs)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-25"))
+    assert list(trainer._watch.norms) == list(first._watch.norms)
+    assert trainer._watch.first == first._watch.first
 
 
 class Poisoned(VanillaTrainer):
@@ -202,3 +220,14 @@ def test_ordinary_training_is_not_disturbed(tmp_path):
     trainer.train()
     assert trainer.state.global_step == 60
     assert not (tmp_path / "bad-updates").exists()
+
+
+def test_a_bad_updates_losses_are_without_dropout(tmp_path, text_pairs):  # noqa: F811
+    tokenizer, data = text_pairs
+    model, expected = make_model(dropout=0.5, vocab_size=380).train(), []
+    rows = save_update(tmp_path, "x", [PairCollator(0)([data[i] for i in range(4)])], model, tokenizer)
+    assert model.training
+    for pair in data.select(range(4)):
+        ids, labels = (torch.tensor([pair[name]]) for name in ("input_ids", "labels"))
+        expected.append(float(model.eval()(input_ids=ids, labels=labels).nll))
+    assert [row["nll"] for row in rows] == pytest.approx(sorted(expected, reverse=True), rel=1e-5)

@@ -15,6 +15,7 @@ from modeling_vanilla.heads import VanillaForImageClassification, VanillaForSequ
 from modeling_vanilla.training import load_recipe, run
 from modeling_vanilla.training.jobs import JOBS
 from modeling_vanilla.training.jobs.language_model import LineCollator
+from modeling_vanilla.training.paper import EpochLengthGroups
 from tests.fixtures import corpus, train_words, write_corpus
 
 CLASSIFIER = {
@@ -355,3 +356,12 @@ def test_lines_are_predicted_from_the_start_token_to_the_end_token():
     )
     assert batch["input_ids"].tolist() == [[1, 5, 6, 2], [1, 7, 2, 0]]
     assert batch["labels"].tolist() == [[-100, 5, 6, 2], [-100, 7, 2, -100]]
+
+
+def test_groups_of_lengths_are_drawn_anew_in_each_epoch():
+    groups = EpochLengthGroups(4, list(range(1, 41)), seed=3)
+    orders = []
+    for epoch in (0, 1, 0):
+        groups.set_epoch(epoch)
+        orders.append(list(groups))
+    assert orders[0] == orders[2] != orders[1]

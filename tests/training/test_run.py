@@ -15,6 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
 from modeling_vanilla import VanillaForConditionalGeneration
 from modeling_vanilla.training import load_recipe, run
+from modeling_vanilla.training.interruption import CheckpointOnInterrupt
 from modeling_vanilla.training.jobs import JOBS
 from tests.fixtures import corpus, train_words, write_corpus
 
@@ -166,6 +167,23 @@ def test_two_runs_with_one_seed_are_equal(trained, tmp_path):
     run(load_recipe(None, words))
     with safe_open(trained / "model.safetensors", "pt") as a, safe_open(tmp_path / "out/model.safetensors", "pt") as b:
         assert all(torch.equal(a.get_tensor(key), b.get_tensor(key)) for key in a.keys())  # noqa: SIM118
+
+
+def test_a_second_signal_ends_the_run_at_once():
+    interruption = CheckpointOnInterrupt(None)
+    interruption._on_signal(2, None)
+    assert interruption.requested
+    with pytest.raises(KeyboardInterrupt):
+        interruption._on_signal(2, None)
+
+
+def test_chinese_is_scored_by_its_own_tokenizer(tmp_path):
+    data = write_corpus(tmp_path / "data")
+    for file in data.glob("*.de"):
+        file.rename(file.with_suffix(".zh"))
+    words = train_words(data, tmp_path / "out", target_lang="zh", max_steps=2)
+    result = run(load_recipe(None, words))
+    assert "tok:zh" in next(r["signature"] for r in result.results if r["name"] == "BLEU")
 
 
 SIGNALS_ITSELF = """

@@ -174,7 +174,38 @@ def test_tensorboard_gets_the_likelihood(tmp_path, pairs):
     assert {"train/loss", "train/nll", "train/ppl", "train/learning_rate"} <= set(accumulator.Tags()["scalars"])
 
 
+def test_data_seed_decides_on_the_batches(tmp_path, pairs):
+    def batches(**seeds):
+        loader = VanillaTrainer(make_model(), arguments(tmp_path, **seeds), train_dataset=pairs).get_train_dataloader()
+        return [batch["labels"].tolist() for batch in loader]
+
+    assert batches(seed=1, data_seed=7) == batches(seed=2, data_seed=7)
+    assert batches(seed=1, data_seed=7) != batches(seed=1, data_seed=8)
+
+
+def test_fairseqs_warm_up_begins_at_the_rate_given(tmp_path, pairs):
+    args = arguments(tmp_path, warmup_init_lr=1e-3, max_steps=4)  # to 1e-2 in 10 updates
+    trainer = VanillaTrainer(make_model(), args, train_dataset=pairs)
+    trainer.train()
+    logged = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    assert logged == pytest.approx([1e-3 + n * 9e-3 / 10 for n in range(4)])
+
+
 # Evaluation ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("key", "smoothing"), [("eval_nll", 0.0), ("eval_loss", 0.1)])
+def test_evaluation_drops_nothing_and_smooths(tmp_path, pairs, key, smoothing):
+    few, model = make_pairs(9, seed=1), make_model(dropout=0.5).train()
+    found = VanillaTrainer(model, arguments(tmp_path), train_dataset=pairs, eval_dataset=few).evaluate()[key]
+    total = tokens = 0
+    for pair in few:
+        labels = torch.tensor([pair["labels"]])
+        logits = model.eval()(input_ids=torch.tensor([pair["input_ids"]]), labels=labels).logits
+        loss = torch.nn.functional.cross_entropy(logits[0], labels[0], label_smoothing=smoothing, reduction="sum")
+        total += loss.item()
+        tokens += labels.numel()
+    assert found == pytest.approx(total / tokens, rel=1e-5)
 
 
 def test_evaluation_averages_over_tokens(tmp_path, pairs):
@@ -297,6 +328,16 @@ def text_pairs():
     tokenizer = train_tokenizer([text for pair in texts for text in pair], vocab_size=380)
     sources, targets = (tokenizer(list(side)).input_ids for side in zip(*texts, strict=True))
     return tokenizer, Dataset.from_dict({"input_ids": sources, "labels": targets})
+
+
+def test_bpe_dropout_keeps_to_the_models_length(tmp_path, text_pairs, monkeypatch):
+    tokenizer, pairs = text_pairs
+    longest = max(max(map(len, pairs[:][name])) for name in ("input_ids", "labels"))
+    monkeypatch.setattr(tokenizer, "model_max_length", longest)
+    args = arguments(tmp_path, bpe_dropout=0.9, max_tokens=400)
+    trainer = VanillaTrainer(make_model(vocab_size=380), args, train_dataset=pairs, processing_class=tokenizer)
+    for batch in trainer.get_train_dataloader():
+        assert max(batch["input_ids"].shape[1], batch["labels"].shape[1]) <= longest
 
 
 def test_a_run_with_bpe_dropout_and_r_drop_resumes_where_it_was(tmp_path, text_pairs):
