@@ -21,6 +21,9 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
         default=4096,
         metadata={"help": "Padded source positions, and padded target positions, that one batch holds at most."},
     )
+    gradient_accumulation_steps: int = field(
+        default=1, metadata={"help": "Batches, on each device, whose gradients add up to one update."}
+    )
     learning_rate: float | None = field(
         default=None,
         metadata={"help": "Peak rate, reached after warm-up. Default: the paper's d_model^-0.5 * warmup_steps^-0.5."},
@@ -43,6 +46,13 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
     adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon (section 5.3)."})
     label_smoothing_factor: float = field(default=0.1, metadata={"help": "Label smoothing (section 5.4)."})
     max_grad_norm: float = field(default=0.0, metadata={"help": "Clip gradients to this norm; 0: don't (the paper)."})
+    bf16: bool = field(
+        default=False,
+        metadata={
+            "help": "Train in bfloat16, with the weights in float32. Default of `vanilla train`, without fp16: true "
+            "where the processor or GPU multiplies it natively."
+        },
+    )
     predict_with_generate: bool = field(default=True, metadata={"help": "Translate the validation set to score it."})
     generation_num_beams: int | None = field(default=1, metadata={"help": "Beams while training; 1 is greedy."})
 
@@ -70,7 +80,8 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
     explosion_ratio: float = field(
         default=100.0,
         metadata={
-            "help": "A gradient, clipped, explodes above this times the median norm of the last 100 updates; 0: never."
+            "help": "A gradient, clipped, explodes above this times the median norm of the last 100 updates, and above "
+            "the first 20's; 0: never."
         },
     )
     on_save_error: str = field(
@@ -89,6 +100,7 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
         metadata={"help": "R-Drop's alpha (5 in its paper): two passes a batch, whose predictions are to agree."},
     )
 
+    push_to_hub: bool = field(default=False, metadata={"help": "Push the finished model to the Hub, once, at the end."})
     hub_strategy: str = field(
         default="end",
         metadata={"help": "With push_to_hub: end, for the finished model alone is shared."},

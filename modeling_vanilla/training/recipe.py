@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import difflib
 import importlib.resources
+import inspect
 import json
 import re
 import types
@@ -19,7 +20,7 @@ import yaml
 from transformers import HfArgumentParser
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
-from modeling_vanilla.data.arguments import DataArguments
+from modeling_vanilla.data.arguments import TASKS, DataArguments
 from modeling_vanilla.decoding.lengths import EARLY_STOPPING, LENGTH_PENALTIES
 from modeling_vanilla.errors import first_line
 from modeling_vanilla.evaluation.metrics import DEFAULT_MEASURES, MEASURES, measure
@@ -36,17 +37,25 @@ BATCHES_OF_TOKENS = {
     "per_device_train_batch_size": "batches are counted in tokens, with max_tokens",
     "per_device_eval_batch_size": "batches are counted in tokens, with max_tokens",
     "train_sampling_strategy": "batches are always made of similar lengths, with max_tokens",
+    **dict.fromkeys(
+        ("dataloader_in_order", "dataloader_multiprocessing_context", "eval_use_gather_object"), "leave it out"
+    ),
 }
-NOT_TRANSLATED = "nothing is translated"
-OF_CLASSIFIERS = {
+NOT_TRANSLATED = dict.fromkeys(
+    (
+        *("num_beams", "length_penalty", "length_penalty_type", "early_stopping", "measures"),
+        *("generation_max_length", "generation_num_beams"),
+    ),
+    "nothing is translated",
+)
+OF_CLASSIFIERS = NOT_TRANSLATED | {
     "max_tokens": "batches are counted in examples, with per_device_train_batch_size",
-    **dict.fromkeys(("bpe_dropout", "r_drop"), NOT_TRANSLATED),
     **dict.fromkeys(
         (
-            *("num_beams", "length_penalty", "length_penalty_type", "early_stopping"),
-            *("measures", "max_length_ratio", "drop_duplicates"),
+            *("bpe_dropout", "r_drop", "max_length_ratio", "drop_duplicates"),
+            *("predict_with_generate", "generation_config"),
         ),
-        NOT_TRANSLATED,
+        "nothing is translated",
     ),
 }
 OF_IMAGES = dict.fromkeys(
@@ -65,6 +74,11 @@ SAY_NOTHING = {"overwrite_output_dir", "allow_changed_settings", "hub_token"}  #
 WITHOUT_EFFECT = {
     "auto_find_batch_size": "give smaller batches where memory doesn't suffice",
     "resume_from_checkpoint": "the same command again goes on with an unfinished run",
+    "do_train": "`vanilla train` always trains: leave it out",
+    "do_eval": "eval_strategy says when the validation set is scored",
+    "do_predict": "test sets are always scored at the end: leave it out",
+    "hub_always_push": "the model is pushed once, at the end: leave it out",
+    **dict.fromkeys(("use_liger_kernel", "liger_kernel_config"), "Liger has no kernels for this model: leave it out"),
     **dict.fromkeys(
         (
             "prediction_loss_only",
@@ -77,10 +91,14 @@ WITHOUT_EFFECT = {
             "length_column_name",
             "label_names",
             "dataloader_drop_last",
+            "remove_unused_columns",
+            "sortish_sampler",
+            "use_cache",
         ),
         "leave it out",
     ),
 }
+ONE_VALUE = {"average_tokens_across_devices", "hub_strategy", "save_only_model"}  # any but the default is refused
 
 
 @dataclass
@@ -215,12 +233,40 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         (DataArguments, ModelArguments, VanillaTrainingArguments), prog="vanilla train", allow_abbrev=False
     )
-    group = parser.add_argument_group("model (VanillaConfig); default: the preset's")
+    for action in parser._actions:
+        tasks = [task for task in TASKS if action.dest not in _without_effect(task)]
+        if not tasks or action.dest in ONE_VALUE:
+            action.help = argparse.SUPPRESS
+        elif len(tasks) < len(TASKS):
+            action.help = f"{action.help} Only for {', '.join(tasks)}."
+        if "Default" in (action.help or ""):  # and says more than the value does
+            action.default = argparse.SUPPRESS
+    _move(parser, "data", _field_names(DataArguments))
+    _move(parser, "model and tokenizer", _field_names(ModelArguments))
+    group, texts = parser.add_argument_group("model (VanillaConfig); default: the preset's"), _config_help()
     for name, kind in config_fields().items():
-        group.add_argument(
-            f"--{name}", type=_boolean if kind is bool else kind, default=argparse.SUPPRESS, help="see VanillaConfig"
-        )
+        read = _boolean if kind is bool else kind
+        group.add_argument(f"--{name}", type=read, default=argparse.SUPPRESS, help=texts.get(name))
+    _move(parser, "training", VanillaTrainingArguments.__annotations__)
+    _move(parser, "training: the library's other arguments", _field_names(VanillaTrainingArguments))
     return parser
+
+
+def _move(parser: argparse.ArgumentParser, title: str, names: typing.Iterable[str]) -> None:
+    """Shows these options, where they are in no group yet, in one of their own at the help's end."""
+    rest, group = parser._optionals._group_actions, parser.add_argument_group(title)
+    group._group_actions = [action for name in names for action in rest if action.dest == name]
+    rest[:] = [action for action in rest if action not in group._group_actions]
+
+
+def _config_help() -> dict[str, str]:
+    """What the docstring of `VanillaConfig` says of each field: its type or its choices, and what it is."""
+    text = inspect.cleandoc(VanillaConfig.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0]
+    found: dict[str, str] = {}
+    for names, kind, meaning in re.findall(r"^ {4}(\w.*?) \((.+?)\): (.+?)(?=\n {4}\w|\Z)", text, re.M | re.S):
+        words = f"{re.split(r', (?:[*]|default)', kind)[0]}: {meaning}".replace("`", "").split()
+        found |= dict.fromkeys(names.split(", "), " ".join(words))
+    return found
 
 
 def _boolean(text: str) -> bool:
@@ -376,7 +422,8 @@ def _without_effect(task: str | None) -> dict[str, str]:
     if task == "image_classification":
         return WITHOUT_EFFECT | OF_CLASSIFIERS | OF_IMAGES
     if task == "language_modeling":
-        return WITHOUT_EFFECT | BATCHES_OF_TOKENS | {"bpe_dropout": "what goes in and what is predicted are one text"}
+        one_text = {"bpe_dropout": "what goes in and what is predicted are one text"}
+        return WITHOUT_EFFECT | BATCHES_OF_TOKENS | NOT_TRANSLATED | one_text
     return WITHOUT_EFFECT | BATCHES_OF_TOKENS
 
 
@@ -387,8 +434,8 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else str(value) if isinstance(value, Path) else value
 
 
-def _field_names(arguments: type) -> set[str]:
-    return {field.name for field in dataclasses.fields(arguments)}
+def _field_names(arguments: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(arguments)]
 
 
 __all__ = ["ModelArguments", "Recipe", "load_preset", "load_recipe", "make_parser", "read_yaml", "shipped_names"]

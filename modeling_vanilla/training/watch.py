@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -18,6 +18,7 @@ WAITING, UPDATES = 0.1, 50  # a share of the time that is spent waiting for batc
 PADDING = 0.3
 ODD = 0.2  # a share of validation outputs that are empty, or repeat themselves
 REPEATS = 4
+WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")  # of the library's schedules
 
 
 def loss_and_norm(logs: dict[str, Any]) -> tuple[float | None, float | None]:
@@ -26,8 +27,20 @@ def loss_and_norm(logs: dict[str, Any]) -> tuple[float | None, float | None]:
     return logs.get("nll", logs.get("loss")), norm if norm is not None and math.isfinite(norm) else None
 
 
+def long_warmup(args: TrainingArguments, updates: int) -> str | None:
+    """What is to be said of a warm-up that doesn't end before the run does, whose updates are so many."""
+    warmup, peak = args.get_warmup_steps(updates), args.learning_rate
+    if args.lr_scheduler_type in WITHOUT_WARMUP or warmup < updates:
+        return None
+    longer = "max_steps" if args.max_steps > 0 else "num_train_epochs"
+    return (
+        f"the warm-up of {warmup:,} updates takes all of the run's {updates:,}: the rate gets to about "
+        f"{peak * updates / warmup:.2g} of {peak:.2g}; lower warmup_steps, or raise {longer}"
+    )
+
+
 class Watch(TrainerCallback):
-    """Warns, once each, of a loss that is flat after warm-up, a gradient norm out of range, and a slow loader."""
+    """Warns, once each, of too long a warm-up, a loss flat after it, a gradient norm out of range, a slow loader."""
 
     def __init__(self) -> None:
         self.first: float | None = None
@@ -44,6 +57,8 @@ class Watch(TrainerCallback):
             logger.warning(text, *values)
 
     def on_train_begin(self, args, state, control, **kwargs):
+        if text := long_warmup(args, state.max_steps):
+            self.warn("warmup", text)
         self.first, self.norms = None, []
         for logs in state.log_history:  # of a run that is resumed
             loss, norm = loss_and_norm(logs)
@@ -121,4 +136,4 @@ def _repeats(row: Sequence[int]) -> bool:
     return False
 
 
-__all__ = ["Watch", "check_outputs", "check_padding"]
+__all__ = ["WITHOUT_WARMUP", "Watch", "check_outputs", "check_padding", "long_warmup"]

@@ -239,6 +239,18 @@ def test_a_warm_up_in_shares_is_that_of_the_whole_run(tmp_path, monkeypatch, qui
     assert f"warm-up {noam_peak(32, -(-updates(found) // 2)):.2g};" in line(found, "rate")
 
 
+def test_a_warm_up_that_takes_the_whole_run_is_found(tmp_path, quick):
+    found = findings(tmp_path, max_steps=5, warmup_steps=500, learning_rate=1e-3)
+    (text,) = (text for level, text in found if level == "warning" and "warm-up of 500 updates" in text)
+    assert "takes all of the run's 5: the rate gets to about 1e-05 of 0.001; lower warmup_steps" in text
+
+
+def test_batches_are_counted_once(tmp_path, caplog):
+    with caplog.at_level("INFO"):
+        findings(tmp_path)
+    assert caplog.text.count("batches of at most") == 1
+
+
 def test_only_what_grows_with_the_batch_is_extrapolated(monkeypatch):
     memory = {"VmHWM": 900, "VmRSS": 600, "MemAvailable": 3_900}
     monkeypatch.setattr(cost, "_linux_memory", lambda: {name: value * 10**6 for name, value in memory.items()})

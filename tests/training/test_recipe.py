@@ -1,10 +1,13 @@
 """Recipes: what they may say, who wins, and what is said to a mistake."""
 
+import re
+
 import pytest
 import torch
 import yaml
 
 from modeling_vanilla import VanillaConfig, VanillaForConditionalGeneration
+from modeling_vanilla.configuration_vanilla import CHOICES
 from modeling_vanilla.training.recipe import config_fields, load_preset, load_recipe, make_parser, shipped_names
 
 
@@ -77,6 +80,14 @@ def test_negative_numbers_are_values_and_not_options(tmp_path):
         ("per_device_train_batch_size: 64\n", r"recipe.yaml: 'per_device_train_batch_size' has no effect.*max_tokens"),
         ("resume_from_checkpoint: x\n", "has no effect here: the same command"),
         ("bf16_full_eval: true\n", "'bf16_full_eval' has no effect here: leave it out"),
+        ("do_train: true\n", "'do_train' has no effect here: `vanilla train` always trains: leave it out"),
+        ("do_eval: true\n", "'do_eval' has no effect here: eval_strategy says when"),
+        ("do_predict: true\n", "'do_predict' has no effect here: test sets are always scored"),
+        ("sortish_sampler: true\n", "'sortish_sampler' has no effect here: leave it out"),
+        ("hub_always_push: true\n", "'hub_always_push' has no effect here: the model is pushed once"),
+        ("use_liger_kernel: true\n", "'use_liger_kernel' has no effect here: Liger has no kernels"),
+        ("remove_unused_columns: false\n", "'remove_unused_columns' has no effect here: leave it out"),
+        ("dataloader_in_order: false\n", "'dataloader_in_order' has no effect here: leave it out"),
     ],
 )
 def test_a_mistake_in_the_recipe_is_named(tmp_path, text, message):
@@ -201,8 +212,12 @@ def test_words_that_are_yes_or_no_may_be_words(tmp_path):
     assert (recipe.data.source_lang, recipe.model.early_stopping) == ("no", "true")
 
 
+VALUES = {"predict_with_generate": "false", "generation_max_length": 7, "generation_num_beams": 2}
 OF_OTHERS = [
-    ("text_classification", "r_drop"), ("image_classification", "bpe_dropout"), ("language_modeling", "bpe_dropout")
+    ("text_classification", "r_drop"), ("image_classification", "bpe_dropout"), ("language_modeling", "bpe_dropout"),
+    ("text_classification", "predict_with_generate"), ("image_classification", "generation_config"),
+    ("text_classification", "generation_max_length"), ("language_modeling", "generation_num_beams"),
+    ("language_modeling", "length_penalty"),
 ]  # fmt: skip
 
 
@@ -216,4 +231,59 @@ def test_settings_are_kept_as_yaml_has_them(tmp_path):
 @pytest.mark.parametrize(("task", "key"), OF_OTHERS)
 def test_what_has_no_effect_on_a_task_is_refused(tmp_path, task, key):
     with pytest.raises(ValueError, match=f"'{key}' has no effect here"):
-        load_recipe(recipe_file(tmp_path, f"task: {task}\ntarget_lang: en\n{key}: 0.1\n"))
+        load_recipe(recipe_file(tmp_path, f"task: {task}\ntarget_lang: en\n{key}: {VALUES.get(key, 0.1)}\n"))
+
+
+def test_what_has_an_effect_on_another_task_is_no_mistake_there(tmp_path):
+    translation = "generation_max_length: 7\ngeneration_num_beams: 2\nlength_penalty: 0.6\n"
+    load_recipe(recipe_file(tmp_path, translation))
+    load_recipe(recipe_file(tmp_path, "task: text_classification\ndataloader_in_order: false\n"))
+
+
+# The help
+
+
+def help_of(option: str) -> str:
+    """What the help says of an option, in one line; nothing where it isn't listed."""
+    entry = re.search(rf"^  --{option}\b.*?(?=^  --|^\S|\Z)", make_parser().format_help(), re.M | re.S)
+    return " ".join(entry[0].split()) if entry else ""
+
+
+@pytest.mark.parametrize(
+    "option", ["do_train", "resume_from_checkpoint", "save_only_model", "hub_strategy", "no_remove_unused_columns"]
+)
+def test_what_is_always_refused_is_not_in_the_help(option):
+    assert help_of(option) == ""
+
+
+def test_the_help_says_for_which_tasks_an_option_is():
+    assert "Only for text_classification, image_classification." in help_of("per_device_train_batch_size")
+    assert "Only for translation." in help_of("num_beams")
+    assert "Only" not in help_of("learning_rate")
+
+
+@pytest.mark.parametrize(
+    ("option", "right", "wrong"),
+    [
+        ("bf16", "where the processor or GPU multiplies it natively", "(default: False)"),
+        ("push_to_hub", "once, at the end", "every time"),
+        ("gradient_accumulation_steps", "add up to one update", "per_device_train_batch_size"),
+    ],
+)
+def test_the_help_says_what_holds_here_and_not_in_the_library(option, right, wrong):
+    assert right in help_of(option)
+    assert wrong not in help_of(option)
+
+
+@pytest.mark.parametrize("option", config_fields())
+def test_the_help_says_what_a_field_of_the_model_is(option):
+    text = help_of(option)
+    assert len(text.partition(": ")[2]) > 10
+    if option != "activation_function":  # of which there are dozens
+        assert all(f'"{choice}"' in text for choice in CHOICES.get(option, ()))
+
+
+def test_the_help_has_ours_first():
+    text = make_parser().format_help()
+    places = [text.index(f"\n  --{name} ") for name in ("data_dir", "model", "d_model", "average_last", "adam_beta1")]
+    assert places == sorted(places)

@@ -9,7 +9,7 @@ from transformers import TrainerControl, TrainerState
 
 from modeling_vanilla import VanillaForConditionalGeneration
 from modeling_vanilla.training import VanillaTrainer
-from modeling_vanilla.training.watch import UPDATES, Watch, check_outputs, check_padding
+from modeling_vanilla.training.watch import UPDATES, Watch, check_outputs, check_padding, long_warmup
 
 from .conftest import make_model, make_pairs
 from .test_trainer import arguments
@@ -47,6 +47,29 @@ def test_a_trained_model_is_not_asked_to_learn_much(tmp_path, caplog):
 def test_a_flat_loss_during_warm_up_is_none(tmp_path, caplog):
     train(tmp_path, learning_rate=1e-9, warmup_steps=40)
     assert "flat" not in warnings(caplog)
+
+
+def test_a_warm_up_that_takes_the_whole_run_is_said_once(tmp_path, caplog):
+    trainer = train(tmp_path, max_steps=3, warmup_steps=30, learning_rate=0.5)
+    trainer.train()
+    (said,) = warnings(caplog).splitlines()
+    assert "the warm-up of 30 updates takes all of the run's 3: the rate gets to about 0.05 of 0.5" in said
+    assert max(entry.get("learning_rate", 0) for entry in trainer.state.log_history) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"warmup_steps": 5}, True),
+        ({"warmup_steps": 4}, False),
+        ({"warmup_steps": 1.0, "lr_scheduler_type": "linear"}, False),
+        ({"warmup_steps": 5, "lr_scheduler_type": "linear"}, True),
+        ({"warmup_steps": 5, "lr_scheduler_type": "constant"}, False),
+        ({"warmup_steps": 5, "lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps"}, False),
+    ],
+)
+def test_a_warm_up_that_ends_or_that_the_schedule_lacks_is_not(tmp_path, changes, said):
+    assert bool(long_warmup(arguments(tmp_path, **changes), 5)) is said
 
 
 def test_a_resumed_run_is_compared_with_its_own_beginning(tmp_path, caplog):

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
-from transformers.trainer_utils import SchedulerType
 
 from modeling_vanilla.training.doctor.finding import Finding
 from modeling_vanilla.training.run import optimizer_installed
 from modeling_vanilla.training.schedule import noam_peak
+from modeling_vanilla.training.watch import WITHOUT_WARMUP, long_warmup
 
 RATES = np.geomspace(1e-6, 1.0, 43)  # eight a decade, nearly
 TRIAL_SECONDS = 20  # of updates that are timed: memory grows over the first dozens
@@ -30,15 +31,15 @@ def make_optimizer(trainer: Any, model: PreTrainedModel) -> torch.optim.Optimize
         return trainer.create_optimizer(model)
 
 
-def check_rate(model: PreTrainedModel, trainer: Any, updates: int) -> Iterator[Finding]:
+def check_rate(model: PreTrainedModel, trainer: Any, loader: DataLoader, updates: int) -> Iterator[Finding]:
     """
     Raises the rate from batch to batch until the loss leaves, which the recipe's peak is to lie below. The paper's peak
-    belongs to a warm-up: without one there is nothing to compare.
+    belongs to a warm-up: without one there is nothing to compare. Tells of a warm-up that takes the whole run.
     """
     peak = trainer.args.learning_rate
     student = copy.deepcopy(model).train()
     optimizer = torch.optim.AdamW(student.parameters(), betas=(0.9, trainer.args.adam_beta2))
-    batches = _forever(trainer)
+    batches = _forever(loader)
     best, breaks = math.inf, None
     for rate in RATES:
         for group in optimizer.param_groups:
@@ -54,7 +55,7 @@ def check_rate(model: PreTrainedModel, trainer: Any, updates: int) -> Iterator[F
             breaks = float(rate)
             break
     text, low, high = f"rate: the recipe's peak is {peak:.2g}", 0.0, math.inf
-    has_warmup = trainer.args.lr_scheduler_type != SchedulerType.CONSTANT
+    has_warmup = trainer.args.lr_scheduler_type not in WITHOUT_WARMUP
     if has_warmup and (warmup := trainer.args.get_warmup_steps(updates)):
         paper = noam_peak(model.config.d_model, warmup)
         text += f", the paper's for this d_model and warm-up {paper:.2g}"
@@ -68,17 +69,18 @@ def check_rate(model: PreTrainedModel, trainer: Any, updates: int) -> Iterator[F
         yield Finding("warning", f"{text}; learning will be slow: raise learning_rate")
     else:
         yield Finding("ok", text)
+    if too_long := long_warmup(trainer.args, updates):
+        yield Finding("warning", f"rate: {too_long}")
 
 
-def _forever(trainer: Any) -> Iterator[dict[str, Any]]:
+def _forever(loader: DataLoader) -> Iterator[dict[str, Any]]:
     while True:
-        yield from trainer.get_train_dataloader()
+        yield from loader
 
 
-def check_cost(model: PreTrainedModel, trainer: Any, updates: int) -> Iterator[Finding]:
+def check_cost(model: PreTrainedModel, trainer: Any, loader: DataLoader, updates: int) -> Iterator[Finding]:
     """Time, tokens a second and memory of the whole run, from a few updates; the largest batch that fits."""
     args, device = trainer.args, trainer.args.device
-    loader = trainer.get_train_dataloader()
     student = copy.deepcopy(model).to(device).train()
     optimizer = make_optimizer(trainer, student)
     for group in optimizer.param_groups:

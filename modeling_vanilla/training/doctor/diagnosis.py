@@ -65,10 +65,10 @@ def diagnose(recipe: Recipe, say: Callable[[str], None] = print) -> list[Finding
         note(check_labels(model, batch))
         note(check_masks(model, batch))
         note(check_overfitting(model, batch))
-        note(check_rate(model, trainer, updates))
+        note(check_rate(model, trainer, loader, updates))
         if "flash" in backend:
             model.set_attn_implementation(backend)
-        note(check_cost(model, trainer, updates))
+        note(check_cost(model, trainer, loader, updates))
     return findings
 
 
