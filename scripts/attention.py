@@ -20,6 +20,10 @@ def parser() -> Parser:
 
 def main(argv: Sequence[str]) -> None:
     args = parser().parse_args(argv)
+    for name in ("source", "target"):
+        text = getattr(args, name)
+        if text is not None and not text.strip():
+            raise ValueError(f"--{name} {text!r}: is empty, so there is nothing to draw: give a sentence")
 
     from modeling_vanilla.decoding.alignment import draw
     from modeling_vanilla.decoding.translator import Translator

@@ -55,13 +55,15 @@ def main(argv: Sequence[str]) -> None:
     args = options_of.parse_args(argv)
 
     from modeling_vanilla.data.text_files import read_parallel
+    from modeling_vanilla.decoding.engines import target_language
     from modeling_vanilla.decoding.translator import as_line
     from modeling_vanilla.evaluation.metrics import compare_systems, corpus_scores, measure, tokenize_option
     from modeling_vanilla.training.output import RESULTS, save_results
 
-    own = tokenize_option(target_language(args.systems))
+    own = tokenize_option(next(filter(None, map(target_language, args.systems)), None))
     other = args.tokenize not in (None, own)
     args.tokenize = args.tokenize or own
+    args.measures = list(dict.fromkeys(args.measures))
     for name in args.measures:
         measure(name, tokenize=args.tokenize)  # a mistake there is known before hours of translating
     pairs = list(read_parallel(Path(args.source), Path(args.target), strict=True))
@@ -69,6 +71,8 @@ def main(argv: Sequence[str]) -> None:
         raise ValueError(f"{args.source}: empty, so there is nothing to score")
     names = system_names(args.systems)
     single = len(names) == 1
+    if args.trials < 1:
+        raise ValueError(f"--trials {args.trials}: a comparison needs at least 1")
     if single and (args.bootstrap < 0 or args.bootstrap == 1):
         raise ValueError(f"--bootstrap {args.bootstrap}: 0 for no interval, or at least 2 resamplings")
     told = [f"--{name}" for name in DECODING if getattr(args, name) != options_of.get_default(name)]
@@ -77,8 +81,8 @@ def main(argv: Sequence[str]) -> None:
     told += ["--lowercase"] * args.lowercase + ["--tokenize"] * other
     if args.save and told:
         raise ValueError(f"--save: its figures would be taken for the model's as it is: leave out {', '.join(told)}")
-    if not single and (args.bootstrap < 2 or args.trials < 1 or len(pairs) < 2):
-        raise ValueError("a comparison needs --bootstrap of at least 2, --trials, and at least two sentences")
+    if not single and (args.bootstrap < 2 or len(pairs) < 2):
+        raise ValueError("a comparison needs --bootstrap of at least 2, and at least two sentences")
     if args.save and not all((Path(system) / RESULTS).is_file() for system in args.systems):
         raise ValueError(f"--save: every system must be a folder that `vanilla train` wrote, with its {RESULTS}")
     if args.output and single and Path(args.output).is_dir():
@@ -111,20 +115,6 @@ def main(argv: Sequence[str]) -> None:
             save_results(Path(system), [{"dataset": dataset, **score.to_dict()} for score in results[name]])
 
 
-def target_language(systems: Sequence[str]) -> str | None:
-    """What the first model that says so was trained to write."""
-    from modeling_vanilla.training.output import RESULTS
-
-    for system in systems:
-        try:
-            facts = json.loads((Path(system) / RESULTS).read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # another's model, or a file of translations
-            continue
-        if isinstance(facts, dict) and facts.get("target_lang"):
-            return str(facts["target_lang"])
-    return None
-
-
 def data_set_name(source: str) -> str:
     """What training calls a test file: its name without the language and what compresses it."""
     path = Path(source)
@@ -134,12 +124,13 @@ def data_set_name(source: str) -> str:
 
 
 def system_names(systems: Sequence[str]) -> list[str]:
-    """Each system's last part, or all of it where that would be the same for two."""
-    short = [Path(system).name or system for system in systems]
-    names = short if len(set(short)) == len(short) else list(systems)
-    if len(set(names)) < len(names):
+    """Each system's last part, or all of it where that would be the same for two; then with its number if need be."""
+    if len(set(systems)) < len(systems):
         raise ValueError("the same system is given twice")
-    return [name.replace("/", "_") for name in names]
+    short = [(Path(system).name or system).replace("/", "_") for system in systems]
+    whole = [system.replace("/", "_") for system in systems]
+    numbered = [f"{number}_{name}" for number, name in enumerate(whole, start=1)]
+    return next(names for names in (short, whole, numbered) if len(set(names)) == len(names))
 
 
 def hypotheses_of(system: str, sources: Sequence[str], args: Any) -> list[str]:

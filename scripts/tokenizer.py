@@ -6,6 +6,8 @@ from pathlib import Path
 
 from modeling_vanilla.scripts.common import Parser, make_folder, run_verb
 
+OF_A_MODEL = ("config.json", "adapter_config.json", "*.safetensors", "pytorch_model*.bin", "checkpoint-*")
+
 
 def parser() -> Parser:
     parser = Parser("tokenizer", "Trains one shared BPE vocabulary from text files, source and target alike.")
@@ -22,6 +24,11 @@ def main(argv: Sequence[str]) -> None:
     from modeling_vanilla.data.text_files import read_lines
     from modeling_vanilla.data.tokenizer import train_tokenizer
 
+    folder = Path(args.output)
+    if found := sorted(path.name for pattern in OF_A_MODEL for path in folder.glob(pattern)):
+        raise ValueError(
+            f"{folder}: holds a model ({found[0]}), whose weights fit its own tokenizer alone: choose another --output"
+        )
     make_folder(args.output)
 
     # A pipe can be read only once.

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from datasets import ClassLabel, Dataset, DatasetDict, Image, load_dataset, load_from_disk
+from datasets.packaged_modules.imagefolder.imagefolder import ImageFolder
 
 from modeling_vanilla.data.arguments import DataArguments
 from modeling_vanilla.data.corpus import root_cause
@@ -13,6 +14,7 @@ from modeling_vanilla.data.split_files import TEST_NAME, VALIDATION_NAMES
 
 DIGITS = "digits"
 HELD_OUT_SEED = 0
+ARCHIVES = (".zip", ".tar", ".tgz")  # the library opens them
 TEST_FRACTION, VALIDATION_FRACTION = 0.2, 0.1
 
 
@@ -43,14 +45,19 @@ def load_images(args: DataArguments) -> tuple[DatasetDict, list[str]]:
         loaded = _digits()
     else:
         folder = Path(str(args.data_dir)).expanduser()
+        is_saved = (folder / "dataset_dict.json").is_file()
         try:
             if args.dataset_name is not None:
                 loaded = load_dataset(args.dataset_name, args.dataset_config_name, cache_dir=args.cache_dir)
-            elif (folder / "dataset_dict.json").is_file():
+            elif is_saved:
                 loaded = load_from_disk(str(folder))
             else:
                 loaded = load_dataset("imagefolder", data_dir=str(folder), cache_dir=args.cache_dir)
         except Exception as error:  # a wrong name, no network, damaged files: each its own type
+            if args.data_dir is not None and not is_saved and not _has_images(folder):
+                what = "no images there (.png, .jpg ...)" if folder.is_dir() else "no such folder"
+                remedy = "it wants a folder of images for each label, such as cat/1.png"
+                raise ValueError(f"{where}: {what}: {remedy}") from error
             raise ValueError(f"{where}: cannot be loaded: {root_cause(error)}") from error
     splits = _choose_splits(loaded, where, args)
     feature = splits["train"].features["label"]
@@ -77,6 +84,12 @@ def load_images(args: DataArguments) -> tuple[DatasetDict, list[str]]:
             some = np.random.default_rng(HELD_OUT_SEED).permutation(len(split))[:most]  # a folder's are by label
             splits[name] = split.select(np.sort(some))
     return DatasetDict(splits), list(names)
+
+
+def _has_images(folder: Path) -> bool:
+    """Whether there is an image, or an archive that may hold some."""
+    endings = {*ImageFolder.EXTENSIONS, *ARCHIVES}
+    return any(endings & {*map(str.lower, path.suffixes)} for path in folder.rglob("*"))
 
 
 def image_processor(size: int, num_channels: int) -> Any:

@@ -27,6 +27,10 @@ USUAL_COLUMNS = {  # of tasks other than translation, whose columns may also hav
 }
 
 
+class NoColumnError(ValueError):
+    """There is no column of the name that was given, or of a usual one."""
+
+
 def choose_columns(
     names: Iterable[str], translation_keys: Iterable[str] | None, args: DataArguments, where: str
 ) -> tuple[ColumnPath, ColumnPath]:
@@ -88,7 +92,7 @@ def _choose(
         both = next((pair for pair in usual_pairs if {*pair} <= {*names}), None)
         if both is None:
             wanted = " or ".join(f"{one!r} and {other!r}" for one, other in usual_pairs)
-            raise ValueError(
+            raise NoColumnError(
                 f"{where}: no columns {wanted}: give source_column and target_column: the columns are "
                 f"{', '.join(names) or 'none'}"
             )
@@ -104,7 +108,7 @@ def _choose(
 def _column(names: list[str], asked: str | None, usual: Iterable[str | None], option: str, where: str) -> ColumnPath:
     if asked is not None:
         if asked not in names:
-            raise ValueError(
+            raise NoColumnError(
                 f"{where}: no {option} {asked!r}: the columns are {', '.join(names)}{nearest(asked, names)}"
             )
         return (asked,)
@@ -112,7 +116,7 @@ def _column(names: list[str], asked: str | None, usual: Iterable[str | None], op
     for name in wanted:
         if name in names:
             return (name,)
-    raise ValueError(
+    raise NoColumnError(
         f"{where}: no column {' or '.join(map(repr, wanted))}: give {option}, one of {', '.join(names) or 'none'}"
     )
 
@@ -208,6 +212,8 @@ def read_csv(path: Path, args: DataArguments, *, strict: bool) -> Iterator[tuple
                 if len(row) != len(header):
                     raise ValueError(f"{path}:{rows.line_num}: has {len(row)} fields, the header has {len(header)}")
                 yield row[indices[0]], row[indices[1]]
+    except NoColumnError as error:
+        raise ValueError(f"{error}: the first line has to name the columns") from error
     except csv.Error as error:
         raise ValueError(f"{path}:{rows.line_num}: isn't well-formed CSV: {error}") from error
 

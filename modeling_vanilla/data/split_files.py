@@ -155,7 +155,7 @@ def _find(folder: Path, stems: list[str], option: str, args: DataArguments) -> S
             if language not in languages:
                 raise ValueError(
                     f"{folder}: no {stem}.{language}: there are {_listed(f'{stem}.{x}' for x in languages)}"
-                    f"{nearest(language, languages)}"
+                    f"{nearest(language, languages)}; give source_lang and target_lang"
                 )
     sides = f"{stems[0]}.{args.source_lang or 'LANG'} + {stems[0]}.{args.target_lang or 'LANG'}"
     there = sorted({name.path.name for stem in stems for name in _scan((folder / stem).parent)})

@@ -15,11 +15,13 @@ from safetensors import SafetensorError, safe_open
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
+from modeling_vanilla.decoding.engines import target_language
+from modeling_vanilla.interop.common import make_readable
 from modeling_vanilla.training.arguments import VanillaTrainingArguments
 from modeling_vanilla.training.checkpoints import checkpoints, is_due, remove, sound_checkpoints, state_of, step_of
 from modeling_vanilla.training.initial import CHANGEABLE
 
-TOKENIZER = "tokenizer.json"
+TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
 BESIDE_WEIGHTS = ("config.json", "generation_config.json", "tokenizer*", "preprocessor_config.json")
 
 
@@ -89,11 +91,22 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> No
     try:
         output.mkdir(parents=True, exist_ok=True)
         save_torch_state_dict(average, output, metadata={"format": "pt"})
-        for place in (last.parent, last) if last.name.startswith("checkpoint-") else (last,):
+        places = (last.parent, last) if last.name.startswith("checkpoint-") else (last,)
+        for place in places:
             for file in (file for pattern in BESIDE_WEIGHTS for file in place.glob(pattern)):
                 shutil.copyfile(file, output / file.name)
+        _keep_language(output, next(filter(None, map(target_language, places)), None))
+        make_readable(output)
     except OSError as error:
         raise ValueError(f"{output}: can't be written: {error.strerror}") from error
+
+
+def _keep_language(folder: Path, language: str | None) -> None:
+    """Has the tokenizer's settings name the target language, as older runs' don't."""
+    settings = _read_json(folder / TOKENIZER_SETTINGS)
+    if language and settings:
+        text = json.dumps({**settings, "target_lang": language}, indent=2, ensure_ascii=False)
+        (folder / TOKENIZER_SETTINGS).write_text(f"{text}\n", encoding="utf-8")
 
 
 def _differences(one: Path, other: Path) -> list[str]:

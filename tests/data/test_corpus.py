@@ -625,7 +625,13 @@ MISTAKES = {
     "one side of each convention": (
         {"train.csv": "source,tgt,de\na,b,c\n"},
         {"source_lang": None},
-        "train.csv: no columns 'source' and 'target' or 'src' and 'tgt': give .*: the columns are source, tgt, de$",
+        "train.csv: no columns 'source' and 'target' or 'src' and 'tgt': give .*: the columns are source, tgt, de: ",
+    ),
+    "CSV without a header": (
+        {"train.csv": "A dog.,Ein Hund.\nA cat.,Eine Katze.\n"},
+        {},
+        "train.csv: no columns 'source' and 'target' .*: the columns are A dog., Ein Hund.: the first line has to name "
+        "the columns$",
     ),
     "nested too deeply": ({"train.jsonl": '{"source":' + "[" * 100_000}, {}, "train.jsonl:1: isn't one JSON object"),
     "a list nested too deeply": ({"train.json": "[" * 100_000}, {}, "train.json:1: isn't JSON: "),

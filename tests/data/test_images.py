@@ -28,6 +28,22 @@ def test_a_sample_of_a_folder_has_more_than_its_first_label(tmp_path):
     assert load(tmp_path / "data", **limits)[0]["train"]["label"][:] == data["train"]["label"][:]
 
 
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("data/train.en", "no images there .*it wants a folder of images for each label, such as cat/1.png$"),
+        ("data/cat/1.txt", "no images there"),
+        ("data/cat/images.tar.gz", "cannot be loaded"),  # which may hold some
+        ("other/1.png", "no such folder: "),
+    ],
+)
+def test_a_folder_without_images_is_named(tmp_path, file, message):
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text("text\n")
+    with pytest.raises(ValueError, match=rf"data_dir='.*data': {message}"):
+        load(tmp_path / "data", cache_dir=str(tmp_path / "cache"))
+
+
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_a_label_that_training_never_shows_is_refused(tmp_path, split):
     def images(labels):

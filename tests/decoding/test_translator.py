@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from modeling_vanilla import VanillaForCausalLM, VanillaForImageClassification, VanillaForSequenceClassification
 from modeling_vanilla.decoding import Translation, Translator
 from modeling_vanilla.decoding.translator import _join, as_line
 from tests.fixtures import corpus
@@ -155,6 +156,20 @@ def test_a_folder_without_a_model_is_named(tmp_path, what):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=what):
         Translator.from_pretrained(tmp_path / what)
+
+
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [
+        (VanillaForSequenceClassification, "text-classification"),
+        (VanillaForImageClassification, "image-classification"),
+        (VanillaForCausalLM, "text-generation"),
+    ],
+)
+def test_a_model_that_does_not_translate_is_named_with_what_it_is_for(tmp_path, tiny_config, kind, task):
+    kind(tiny_config()).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=f"holds a {kind.__name__}, which doesn't translate: .*{task}"):
+        Translator.from_pretrained(tmp_path)
 
 
 # What callers and models may ask for ----------------------------------------------------------------------------------

@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
-from modeling_vanilla.scripts import evaluate, main, tokenizer, train, translate
+from modeling_vanilla.decoding.engines import target_language
+from modeling_vanilla.scripts import convert, evaluate, main, tokenizer, train, translate
+from modeling_vanilla.scripts.common import run_verb
 from tests.fixtures import corpus, train_words, write_corpus
 
 SOURCES, REFERENCES = zip(*corpus(2, 2700, 182), strict=True)
@@ -195,6 +197,12 @@ def test_the_target_language_decides_on_sacrebleus_tokenizer(trained, test_files
         assert expected in json.loads(capsys.readouterr().out)["results"][0]["signature"]
 
 
+def test_the_target_language_goes_with_the_tokenizer(trained, tmp_path):
+    """Where there is no results.json: in a checkpoint, or on the Hub."""
+    shutil.copytree(trained, tmp_path / "model", ignore=shutil.ignore_patterns("results.json"))
+    assert target_language(tmp_path / "model") == "de"
+
+
 def test_evaluates_as_text(trained, test_files, capsys, tmp_path):
     source, target = map(str, test_files)
     words = ["--source", source, "--target", target, "--output", str(tmp_path / "out.txt")]
@@ -239,6 +247,24 @@ def test_trains_a_tokenizer_from_a_pipe(tmp_path):
 def test_a_tokenizer_for_a_place_that_cannot_be_written_is_refused(test_files, capsys):
     words = ["--vocab_size", "300", "--output", test_files[0], *test_files]
     assert "can't be written" in one_line_error(capsys, tokenizer.run, *words)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model-00001-of-00002.safetensors", "checkpoint-5"])
+def test_a_models_own_tokenizer_is_not_replaced(test_files, tmp_path, capsys, name):
+    """Its weights would fit the new one no longer."""
+    (tmp_path / "model" / name).mkdir(parents=True)
+    (tmp_path / "model" / "tokenizer.json").write_text("its own")
+    words = ["--vocab_size", "300", "--output", tmp_path / "model", *test_files]
+    assert f"holds a model ({name}), " in one_line_error(capsys, tokenizer.run, *words)
+    assert (tmp_path / "model" / "tokenizer.json").read_text() == "its own"
+
+
+def test_a_tokenizer_alone_is_trained_again(test_files, tmp_path):
+    from transformers import AutoTokenizer
+
+    for size in (300, 310):
+        assert tokenizer.run(["--vocab_size", str(size), "--output", str(tmp_path / "tok"), *map(str, test_files)]) == 0
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "tok")) == 310
 
 
 @pytest.mark.parametrize("vocab_size", ["100", "100000"])
@@ -286,6 +312,40 @@ def test_an_empty_training_set_is_refused(tmp_path, capsys):
 def test_an_output_folder_with_another_model_is_refused(trained, tmp_path, capsys):
     words = train_words(write_corpus(tmp_path / "data"), trained)
     assert "holds a finished model" in one_line_error(capsys, train.run, *words)
+
+
+def test_a_mistake_costs_nothing_that_would_have_been_overwritten(tmp_path, capsys):
+    data, out = write_corpus(tmp_path / "data"), tmp_path / "out"
+    out.mkdir()
+    (out / "model.safetensors").write_text("weights")
+    words = train_words(data, out, vocab_size=100_000, overwrite_output_dir=True)
+    assert train.run(words) == 2
+    assert "is above" in capsys.readouterr().err
+    assert [path.name for path in out.iterdir()] == ["model.safetensors"]
+    assert (out / "model.safetensors").read_text() == "weights"
+
+
+def test_a_run_that_is_refused_leaves_nothing_behind(tmp_path, capsys):
+    data, out = write_corpus(tmp_path / "data"), tmp_path / "out"
+    words = train_words(data, out, optim="lomo")  # which is known when training begins
+    assert train.run(words) == 2
+    assert "optim=lomo" in capsys.readouterr().err
+    assert list(out.iterdir()) == []
+
+
+def test_weights_are_readable_by_whom_the_config_is(trained, tmp_path):
+    assert convert.run([str(trained), str(tmp_path / "int8"), "--to", "int8"]) == 0
+    for folder in (trained, tmp_path / "int8"):
+        modes = {(folder / name).stat().st_mode & 0o777 for name in ("config.json", "model.safetensors")}
+        assert len(modes) == 1
+
+
+def test_an_interruption_without_a_word_says_that_it_was_one(capsys):
+    def interrupted(argv):
+        raise KeyboardInterrupt
+
+    assert run_verb("train", interrupted, []) == 130
+    assert capsys.readouterr().err == "vanilla train: interrupted\n"
 
 
 def test_a_test_set_of_one_sentence_has_scores_without_an_interval(tmp_path, capsys):

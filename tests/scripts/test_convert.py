@@ -1,5 +1,8 @@
 """`vanilla convert`, whatever the format: results that `vanilla translate` reads, and mistakes in one line."""
 
+import json
+import shutil
+
 import pytest
 from transformers import MarianConfig, MarianMTModel
 
@@ -23,6 +26,28 @@ def test_the_result_is_used_as_any_model(trained, tmp_path, capfd, to):
     assert capfd.readouterr().out.splitlines() == expected
     assert evaluate.run([str(folder), "--source", str(tmp_path / "s"), "--target", str(tmp_path / "t")]) == 0
     assert capfd.readouterr().out.startswith("BLEU ")
+
+
+@pytest.mark.parametrize("to", convert.FORMATS)
+def test_the_result_is_scored_as_text_of_the_models_language(trained, tmp_path, capfd, to):
+    """Also where that is known from results.json alone, as in the folders of earlier versions."""
+    if to in ("ctranslate2", "onnx"):
+        pytest.importorskip({"onnx": "onnxruntime"}.get(to, to))
+    model, folder = tmp_path / "model", tmp_path / to
+    shutil.copytree(trained, model)
+    change(model / "results.json", target_lang="zh")
+    change(model / "tokenizer_config.json", target_lang=None)
+    for name, line in (("s", SOURCES[0]), ("t", REFERENCES[0])):
+        (tmp_path / name).write_text(f"{line}\n", encoding="utf-8")
+    assert convert.run([str(model), str(folder), "--to", to]) == 0
+    words = ["--source", str(tmp_path / "s"), "--target", str(tmp_path / "t"), "--measures", "bleu", "--json"]
+    capfd.readouterr()
+    assert evaluate.run([str(folder), *words, "--bootstrap", "0"]) == 0
+    assert "tok:zh" in json.loads(capfd.readouterr().out)["results"][0]["signature"]
+
+
+def change(file, **settings):
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
 
 
 @pytest.mark.parametrize("to", convert.FORMATS)

@@ -109,6 +109,14 @@ def test_what_cannot_be_drawn_is_named(trained, capfd, words, message):
     assert message in one_line_error(capfd, attention.run, trained, "--source", "The dog.", *words)
 
 
+@pytest.mark.parametrize(("source", "target"), [("", None), (" \u3000", None), ("The dog.", "")])
+def test_an_empty_sentence_is_not_drawn(trained, tmp_path, capfd, source, target):
+    words = ["--source", source, *(["--target", target] if target is not None else [])]
+    error = one_line_error(capfd, attention.run, trained, *words, "--output", tmp_path / "a.png")
+    assert "is empty, so there is nothing to draw" in error
+    assert not (tmp_path / "a.png").exists()
+
+
 def test_drawing_without_matplotlib_names_the_extra(trained, capfd, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     assert "vanilla-transformer[plots]" in one_line_error(capfd, attention.run, trained, "--source", "The dog.")
@@ -131,6 +139,24 @@ def test_systems_are_compared(trained, files, tmp_path, capsys):
     assert len(report["comparisons"]) == 6
     assert report["comparisons"][1]["p_randomization"] < 0.05
     assert (tmp_path / "out" / f"{trained.name}.txt").read_text() == (trained / "translations" / "test.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("systems", "names"),
+    [
+        (["x/m", "y/n"], ["m", "n"]),
+        (["x/m", "y/m"], ["x_m", "y_m"]),
+        (["x/m", "y/m", "x_m"], ["1_x_m", "2_y_m", "3_x_m"]),
+    ],
+)
+def test_systems_are_told_apart_by_their_names(systems, names):
+    assert evaluate.system_names(systems) == names
+
+
+def test_a_measure_that_is_named_twice_is_printed_once(files, capsys):
+    words = [str(files[1]), "--source", str(files[0]), "--target", str(files[1]), "--bootstrap", "0"]
+    assert evaluate.run([*words, "--measures", "bleu", "bleu"]) == 0
+    assert capsys.readouterr().out.count("BLEU") == 1
 
 
 def test_a_file_of_another_length_is_no_system(trained, files, tmp_path, capsys):
@@ -166,7 +192,8 @@ def test_what_a_comparison_or_saving_lacks_is_known_before_translating(trained, 
     data = ["--source", files[0], "--target", files[1]]
     for words, message in (
         ([trained, files[1], *data, "--bootstrap", 1], "a comparison needs"),
-        ([trained, files[1], *data, "--trials", 0], "a comparison needs"),
+        ([trained, files[1], *data, "--trials", 0], "--trials 0: a comparison needs at least 1"),
+        ([files[1], *data, "--trials", -7], "--trials -7: a comparison needs at least 1"),
         ([files[1], *data, "--save"], "results.json"),
         ([trained, *data, "--output", tmp_path], "is a folder"),
         ([trained, *data, "--bootstrap", 1], "at least 2 resamplings"),

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from modeling_vanilla.decoding.engines import target_language
 from modeling_vanilla.scripts.main import main
 from modeling_vanilla.training import VanillaTrainer, VanillaTrainingArguments, load_recipe, run
 from modeling_vanilla.training.averaging import (
@@ -75,6 +76,22 @@ def test_the_command_averages_a_runs_checkpoints(averaged, tmp_path, options, st
     assert load_file(tmp_path / "mean" / "model.safetensors").keys() == of_checkpoint(averaged).keys()
 
 
+@pytest.mark.parametrize("is_old", [False, True])
+def test_the_mean_knows_its_target_language(averaged, tmp_path, is_old):
+    """An earlier version's run has it in results.json alone."""
+    shutil.copytree(averaged, tmp_path / "run")
+    if is_old:
+        for file in (tmp_path / "run").rglob("tokenizer_config.json"):
+            settings = json.loads(file.read_text())
+            assert settings.pop("target_lang") == "de"
+            file.write_text(json.dumps(settings))
+    else:
+        (tmp_path / "run" / "results.json").unlink()
+    folders = [str(tmp_path / "run" / f"checkpoint-{step}") for step in (40, 50)]
+    assert main(["average", *folders, "--output", str(tmp_path / "mean")]) == 0
+    assert target_language(tmp_path / "mean") == "de"
+
+
 def test_the_command_averages_the_best(averaged, tmp_path):
     history = json.loads((averaged / "checkpoint-50" / "trainer_state.json").read_text())["log_history"]
     nll = {entry["step"]: entry["eval_nll"] for entry in history if "eval_nll" in entry}
@@ -105,10 +122,11 @@ def test_a_run_ends_with_the_mean_of_its_best_checkpoints(tmp_path):
         predict_with_generate="false",
     )  # fmt: skip
     run(load_recipe(None, words))
-    history = json.loads((tmp_path / "model" / "results.json").read_text())["history"]
-    nll = {entry["step"]: entry["eval_nll"] for entry in history if "eval_nll" in entry}
+    facts = json.loads((tmp_path / "model" / "results.json").read_text())
+    nll = {entry["step"]: entry["eval_nll"] for entry in facts["history"] if "eval_nll" in entry}
     best = sorted(nll, key=nll.get)[:2]
     assert sorted(best) != [50, 60]  # else the last two would do
+    assert facts["weights"] == sorted(best)
     found = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model").state_dict()
     expected = plain_mean([tmp_path / "model" / f"checkpoint-{step}" for step in best])
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)

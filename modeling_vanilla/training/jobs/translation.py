@@ -22,6 +22,7 @@ class Translation(Job):
         data = self.recipe.data
         self.corpus = load_corpus(data)
         self.processor = self.make_tokenizer(PairTexts(self.corpus["train"]))
+        self.processor.init_kwargs["target_lang"] = data.target_lang  # saved with it, for whoever scores the model
         train, self.report = prepare_pairs(self.corpus["train"], self.processor, data, training=True)
         validation, _ = prepare_pairs(self.corpus["validation"], self.processor, data, training=False)
         self.pairs = DatasetDict(train=train, validation=validation)
