@@ -23,23 +23,25 @@ class State(NamedTuple):
 
     @property
     def left(self) -> int:
-        """Tokens to be forced yet."""
-        return sum(map(len, self.open)) - len(self.begun)
+        """Tokens to be forced yet; those of the phrase just finished don't count twice, as another's beginning too."""
+        return sum(map(len, self.open)) - (len(self.begun) if self.begun != self.last else 0)
 
     def wanted(self) -> set[int]:
         """Tokens that would bring it on."""
         n = len(self.begun)
-        return {phrase[n] for phrase in self.open if phrase[:n] == self.begun}
+        return {phrase[n] for phrase in self.open if phrase[:n] == self.begun != phrase}
 
     def after(self, token: int, goes_on: bool = False) -> "State":
         """The state after one more token; `goes_on`: it is a part of the word before it."""
         if self.last and goes_on:
-            return State((*self.open, self.last)).after(token)  # the phrase was but the beginning of a word
+            return State((*self.open, self.last), self.last).after(token)  # the phrase was but the beginning of a word
         said = (*self.begun, token)
         while said:
             if said in self.open:
                 index = self.open.index(said)
-                return State(self.open[:index] + self.open[index + 1 :], last=said)
+                rest = self.open[:index] + self.open[index + 1 :]
+                begins_another = any(phrase[: len(said)] == said != phrase for phrase in rest)
+                return State(rest, said if begins_another else (), last=said)
             if any(phrase[: len(said)] == said for phrase in self.open):
                 return State(self.open, said)
             said = said[1:]  # broken off; but its end may begin another, or the same

@@ -2,12 +2,14 @@
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
 from modeling_vanilla.data.text_files import read_tsv
+from modeling_vanilla.decoding.lengths import NO_SPACES_BETWEEN_WORDS
 
 
 class Glossary:
@@ -29,8 +31,7 @@ class Glossary:
         for term, text in terms.items():
             if self.terms.setdefault(_plain(term), text.strip()) != text.strip():
                 raise ValueError(f"glossary: two translations for {term!r}: {self.terms[_plain(term)]!r} and {text!r}")
-        longest_first = sorted(self.terms, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(_whole_words, longest_first))) if terms else None
+        self._pattern = _whole_words(self.terms) if terms else None
 
     @classmethod
     def read(cls, path: str | Path) -> "Glossary":
@@ -55,14 +56,30 @@ def _plain(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
-def _whole_words(term: str) -> str:
-    """A term as a pattern that doesn't match within a word, in scripts that have spaces between words."""
-    before, after = (rf"(?{sign}\w)" if _is_letter(term[end]) else "" for sign, end in (("<!", 0), ("!", -1)))
-    return before + re.escape(term) + after
+def _whole_words(terms: Collection[str]) -> re.Pattern[str]:
+    """The terms, the longest first, but none within a word in scripts that have spaces between words."""
+    words: list[str] = []
+    others: list[str] = []
+    for term in sorted(terms, key=len, reverse=True):
+        end = r"(?!\w)" if _is_letter(term[-1]) else ""
+        (words if _is_letter(term[0]) else others).append(re.escape(term) + end)
+    alternatives = [rf"(?<![\w{_marks()}])(?:{'|'.join(words)})"] * bool(words) + others
+    return re.compile(f"(?:{'|'.join(alternatives)})(?![{_marks()}])")
+
+
+@cache
+def _marks() -> str:
+    """Category M, the vowel signs and accents that go on with a letter, which for `re` are no part of a word."""
+    return "".join(filter(_is_mark, map(chr, range(0x1F000))))
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character or " ").startswith("M")
 
 
 def _is_letter(character: str) -> bool:
-    return character.isalnum() and len(character) == 1 and unicodedata.east_asian_width(character) not in "WF"
+    """Of a script that has spaces between words."""
+    return (character.isalnum() or _is_mark(character)) and not NO_SPACES_BETWEEN_WORDS.match(character)
 
 
 # What a token that begins a word begins with, in our tokenizer, byte-level ones and SentencePiece's; WordPiece marks
@@ -89,14 +106,17 @@ def word_mark(tokenizer: PreTrainedTokenizerBase) -> str:
 def going_on(tokenizer: PreTrainedTokenizerBase, mark: str) -> set[int]:
     """The tokens that go on with the word before them: they begin with a letter, and no mark of a word's beginning."""
 
+    def is_part(character: str) -> bool:
+        return _is_mark(character) or _is_letter(character)
+
     def goes_on(token: str) -> bool:
         if mark == GOES_ON:
-            return token.startswith(mark) and _is_letter(token.removeprefix(mark)[:1])
+            return token.startswith(mark) and is_part(token.removeprefix(mark)[:1])
         if mark and token.startswith(mark):
             return False
         if mark == "Ġ":  # each character of a token is a byte
             token = tokenizer.convert_tokens_to_string([token])
-        return bool(LATER_BYTE.fullmatch(token)) or token.startswith("\ufffd") or _is_letter(token[:1])
+        return bool(LATER_BYTE.fullmatch(token)) or token.startswith("\ufffd") or is_part(token[:1])
 
     return {index for token, index in tokenizer.get_vocab().items() if goes_on(token)}
 
@@ -108,7 +128,7 @@ def phrase_ids(text: str, tokenizer: PreTrainedTokenizerBase, mark: str) -> list
     """
     ids = tokenizer(text, add_special_tokens=False).input_ids
     first = tokenizer.convert_ids_to_tokens(ids[0])
-    has_spaces = unicodedata.east_asian_width(text[0]) not in "WF"
+    has_spaces = not NO_SPACES_BETWEEN_WORDS.match(text)
     if has_spaces and mark in BEGINS and not first.startswith(mark):  # it was taken for a sentence's beginning
         return tokenizer(f" {text}", add_special_tokens=False).input_ids
     if not has_spaces and mark in BEGINS and first.startswith(mark):

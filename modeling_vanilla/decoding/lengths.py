@@ -2,7 +2,7 @@
 
 import math
 import re
-import unicodedata
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,13 +14,24 @@ LENGTH_PENALTIES = ("power", "paper")
 # How a beam search may end, as one writes it and as `generate()` takes it.
 EARLY_STOPPING = {"true": True, "false": False, "never": "never"}
 WORD_ENDS = re.compile(r"\s+|(?<=[，、：])")
+# Chinese and Japanese with their punctuation have no spaces; Thai, Lao, Burmese and Khmer have them between sentences.
+CHINESE_JAPANESE = (
+    "\u2e80-\u312f\u3190-\u4dbf\u4e00-\u9fff\uf900-\ufaff\ufe10-\ufe1f\ufe30-\ufe6f\uff01-\uff9f\uffe0-\uffe6"
+    "\U0001aff0-\U0001b16f\U00020000-\U0003ffff"
+)
+NO_SPACES_BETWEEN_WORDS = re.compile(
+    f"[{CHINESE_JAPANESE}\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff]"
+)
+NO_SPACE_AFTER = re.compile(f"[{CHINESE_JAPANESE}][\U0001f000-\U0001faff]*$")  # whatever emoji are at its end
 
 
 def max_new_tokens(source_length: int, a: float = 1.0, b: int = 50) -> int:
     """The most tokens of a translation: a · source + b, as a rule the paper's 50 more (section 6.1); at least 1."""
     if not (math.isfinite(a) and a >= 0 and b >= 0):
         raise ValueError(f"max_len_a={a}, max_len_b={b}: must be finite numbers of at least 0")
-    return max(1, int(a * source_length + b))
+    if not (length := a * source_length + b) < 2**31:
+        raise ValueError(f"max_len_a={a}, max_len_b={b}: allow {length:.1g} tokens: lower them")
+    return max(1, int(length))
 
 
 def length_divisor(length: Any, alpha: float, kind: str = "power") -> Any:
@@ -91,13 +102,21 @@ def _cut(text: str, boundary: re.Pattern[str]) -> list[str]:
 
 
 def _pack(parts: list[str], fits: Callable[[str], bool]) -> list[str]:
-    """As few pieces as neighbouring parts make while they fit."""
+    """As few pieces as neighbouring parts make while they fit; each end is searched for, since `fits` takes long."""
+
+    def too_long(start: int, end: int) -> bool:
+        return not fits("".join(parts[start:end]).strip())
+
     pieces: list[str] = []
-    for part in parts:
-        if pieces and fits((pieces[-1] + part).strip()):
-            pieces[-1] += part
-        else:
-            pieces.append(part)
+    start = 0
+    while start < len(parts):
+        end, beyond = start + 1, start + 2
+        while beyond <= len(parts) and not too_long(start, beyond):
+            end, beyond = beyond, 2 * beyond - start
+        between = range(end + 1, min(beyond, len(parts) + 1))
+        end += bisect_left(between, True, key=lambda end: too_long(start, end))
+        pieces.append("".join(parts[start:end]))
+        start = end
     return [piece.strip() for piece in pieces if piece.strip()]
 
 
@@ -105,7 +124,7 @@ def join_pieces(pieces: Sequence[str]) -> str:
     """Joins translated pieces with a space, or without one where the script has none (Chinese, Japanese)."""
     text = ""
     for piece in filter(None, pieces):
-        space = "" if not text or unicodedata.east_asian_width(text[-1]) in "WF" else " "
+        space = "" if not text or NO_SPACE_AFTER.search(text) else " "
         text += space + piece
     return text
 

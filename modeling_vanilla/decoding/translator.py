@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
+from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.data.batching import TokenBatchSampler
 from modeling_vanilla.data.tokenizer import tokenizer_digest
 from modeling_vanilla.decoding.alignment import Alignment, align
@@ -83,6 +84,10 @@ class Translator:
     ):
         if hasattr(model, "get_base_model"):  # an adapter's layers stay in it
             model = model.get_base_model()
+        for one in (model, *ensemble):
+            if not isinstance(one.config, VanillaConfig):
+                name, kind = one.name_or_path or type(one).__name__, one.config.model_type
+                raise ValueError(f"{name}: a {kind} model, not one of ours: use transformers' generate() or pipeline()")
         self.model = model.eval()
         self.tokenizer = tokenizer
         rows = model.get_input_embeddings().num_embeddings

@@ -1,6 +1,8 @@
 """BLEU, chrF and TER by sacreBLEU, with their signatures and bootstrap intervals."""
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
@@ -188,7 +190,12 @@ def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None
 def generation_metrics(
     tokenizer: PreTrainedTokenizerBase, *, measures: Sequence[str] = DEFAULT_MEASURES, tokenize: str = "13a"
 ) -> Callable[[EvalPrediction], dict[str, float]]:
-    """A `compute_metrics` for Trainer: each measure of generated ids, under its name (`bleu`, `chrf` ...)."""
+    """
+    A `compute_metrics` for Trainer: each measure of generated ids, under its name (`bleu`, `chrf` ...).
+
+    Raises:
+        ValueError: when called, for logits or a model's other outputs, which are no ids.
+    """
     score = partial(corpus_scores, measures=measures, tokenize=tokenize, bootstrap=0)
 
     def decode(ids: np.ndarray) -> list[str]:
@@ -196,6 +203,11 @@ def generation_metrics(
         return tokenizer.batch_decode(ids, skip_special_tokens=True)
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+        if isinstance(prediction.predictions, tuple) or np.ndim(prediction.predictions) != 2:
+            raise ValueError(
+                "generation_metrics: the predictions are the model's outputs, not generated ids: "
+                "set predict_with_generate=True in Seq2SeqTrainingArguments"
+            )
         scores = score(decode(prediction.predictions), decode(prediction.label_ids))
         return {name: score.value for name, score in zip(measures, scores, strict=True)}
 
@@ -262,8 +274,9 @@ def compare_systems(
         p_values: dict[str, list[float | None]] = {}
         kinds: tuple[tuple[Literal["bs", "ar"], int], ...] = (("bs", bootstrap), ("ar", trials))
         for kind, samples in kinds:
-            test = PairedTest(prepared, {one.name: one.metric}, [reference], kind, samples)
-            (results,) = (rows for key, rows in test()[1].items() if key != "System")
+            with _quiet_sacrebleu():
+                test = PairedTest(prepared, {one.name: one.metric}, [reference], kind, samples)
+                (results,) = (rows for key, rows in test()[1].items() if key != "System")
             # sacreBLEU counts differences above the one found, so that equal scores would seem to differ beyond chance.
             p_values[kind] = [
                 1.0 if score.value == scores[0].value and number else getattr(result, "p_value", None)
@@ -271,6 +284,18 @@ def compare_systems(
             ]
         comparisons += map(Comparison, systems, scores, p_values["bs"], p_values["ar"])
     return comparisons
+
+
+@contextmanager
+def _quiet_sacrebleu() -> Iterator[None]:
+    """Without the lines on its progress that sacreBLEU logs."""
+    logger = logging.getLogger("sacrebleu")
+    level = logger.level
+    logger.setLevel(max(logger.getEffectiveLevel(), logging.WARNING))
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 __all__ = [

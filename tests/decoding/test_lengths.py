@@ -47,6 +47,19 @@ def test_nothing_but_white_space_is_lost_and_every_piece_fits(text, limit):
     assert all(len(piece) <= limit for piece in pieces)
 
 
+def test_a_long_text_is_measured_a_few_times_over():
+    measured = 0
+
+    def fits(text):
+        nonlocal measured
+        measured += len(text)
+        return len(text) <= 500
+
+    text = "word " * 4000
+    assert max(map(len, split_text(text, fits))) == 499
+    assert measured < 30 * len(text)
+
+
 def test_a_character_that_does_not_fit_is_an_error():
     with pytest.raises(ValueError, match="one character"):
         split_text("ab", lambda text: False)
@@ -54,7 +67,17 @@ def test_a_character_that_does_not_fit_is_an_error():
 
 @pytest.mark.parametrize(
     ("pieces", "text"),
-    [(["A.", "B."], "A. B."), (["甲。", "乙。"], "甲。乙。"), (["", "B."], "B."), ([], ""), (["甲。", "B."], "甲。B.")],
+    [
+        (["A.", "B."], "A. B."),
+        (["甲。", "乙。"], "甲。乙。"),
+        (["", "B."], "B."),
+        ([], ""),
+        (["甲。", "B."], "甲。B."),
+        (["저는 학교에", "갑니다"], "저는 학교에 갑니다"),
+        (["Nice 👍", "See you"], "Nice 👍 See you"),
+        (["好👍", "「乙」", "カ"], "好👍「乙」カ"),
+        (["ผมไป", "คุณมา"], "ผมไป คุณมา"),  # between sentences Thai has spaces
+    ],
 )
 def test_pieces_are_joined_as_their_script_is_written(pieces, text):
     assert join_pieces(pieces) == text

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+from itertools import pairwise
 
 import pytest
 import tokenizers
@@ -181,6 +182,25 @@ def test_terms_are_found_as_whole_words_the_longest_first():
     assert Glossary({}).translations("ice") == []
 
 
+@pytest.mark.parametrize(
+    ("term", "source", "found"),
+    [
+        ("राज", "राजा आया", False),  # a vowel sign goes on with the word
+        ("राजा", "राजाओं ने", False),
+        ("राजा", "एक राजा, दो", True),
+        ("आ", "राजाआ", False),
+        ("한국", "대한국민", False),
+        ("한국", "저는 한국 사람", True),
+        ("แมว", "ฉันมีแมวสองตัว", True),
+        ("สี", "มีสีแดง", True),
+        ("ส", "มีสีแดง", False),  # but a letter without its vowel sign is none
+        ("猫", "黒い猫がいる", True),
+    ],
+)
+def test_a_word_is_whole_as_its_script_is_written(term, source, found):
+    assert Glossary({term: "x"}).translations(source) == ["x"] * found
+
+
 def test_a_glossary_file(tmp_path):
     file = tmp_path / "terms.tsv"
     file.write_text("dog\tKöter\nbig\triesig\n", encoding="utf-8")
@@ -248,6 +268,27 @@ def test_a_phrase_is_seen_whatever_was_begun_before_it(phrases, said, left):
     assert state.left == left
 
 
+@pytest.mark.parametrize(
+    ("phrases", "said", "left"),
+    [
+        ([(5,), (5, 6)], [5], 2),
+        ([(5,), (5, 6)], [5, 6], 0),
+        ([(5,), (5, 6)], [5, 9], 2),
+        ([(5,), (5, 6)], [5, -6], 1),  # the word with 6 in it isn't the word 5
+        ([(5,), (5, 6)], [5, -6, 5], 0),
+        ([(5,), (5, 6)], [5, -6, -7], 3),
+        ([(5,), (5, 6)], [5, 6, -7], 2),
+        ([(5,), (5,), (5, 6)], [5, 6, 5], 0),
+    ],
+)
+def test_a_phrase_that_begins_another_is_seen_with_it_and_alone(phrases, said, left):
+    state = State(tuple(phrases))
+    for token in said:  # a token that goes on with the word before it is negative here
+        assert abs(token) in {*state.wanted(), 7, 9}
+        state = state.after(abs(token), token < 0)
+    assert state.left == left
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("num_beams", [1, 3, 6])
 def test_phrases_are_met_whatever_the_model(lively, seed, num_beams):
@@ -264,6 +305,19 @@ def test_phrases_are_met_whatever_the_model(lively, seed, num_beams):
         for phrase in phrases[b]:
             assert f" {' '.join(map(str, phrase))} " in f" {text} ", (phrase, text)
     assert found[1][: len(plain[1])] == plain[1][: len(found[1])]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("num_beams", [2, 6])
+def test_a_word_and_one_that_it_begins_are_both_met(lively, seed, num_beams):
+    model = lively(seed)
+    (row,) = model.generate(
+        **sources(model, 1), num_beams=num_beams, max_length=26, custom_generate=search,
+        constraints=Constraints([[[5], [5, 6]]], num_beams, [2], going_on={6}),
+    ).sequences.tolist()  # fmt: skip
+    followers = [after for token, after in pairwise([*row, 2]) if token == 5]  # one may be cut off behind it
+    assert 6 in followers
+    assert set(followers) != {6}
 
 
 @pytest.mark.parametrize("phrases", [[[3]], [[4, 3]], [[5], [3]]])
@@ -287,6 +341,14 @@ def test_a_phrase_in_a_script_without_spaces_has_none_before_it(translator):
     ids = phrase_ids("猫", translator.tokenizer, word_mark(translator.tokenizer))
     assert translator.tokenizer.decode([translator.tokenizer.bos_token_id, 20, *ids])[-1] == "猫"
     assert " 猫" not in "x" + "".join(translator.tokenizer.convert_ids_to_tokens(ids))
+
+
+@pytest.mark.parametrize("text", ["한국", "👍"])
+def test_a_wide_phrase_in_a_script_with_spaces_has_one_before_it(translator, text):
+    ids = phrase_ids(text, translator.tokenizer, word_mark(translator.tokenizer))
+    sentence = translator.tokenizer(f"Der {text}", add_special_tokens=False).input_ids
+    assert sentence[-len(ids) :] == ids
+    assert translator.tokenizer.convert_ids_to_tokens(ids[0]).startswith(" ")
 
 
 def other_tokenizer(kind: str) -> PreTrainedTokenizerFast:
@@ -340,6 +402,12 @@ def test_bytes_within_a_letter_go_on(translator):
     continuing = going_on(translator.tokenizer, word_mark(translator.tokenizer))
     assert vocabulary["<0xC3>"] in continuing
     assert vocabulary["<0x21>"] not in continuing
+
+
+def test_a_vowel_sign_goes_on_with_its_word():
+    vocabulary = {token: index for index, token in enumerate([" राज", "ा", "राज", "ี", "猫", "국", "👍"])}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary))
+    assert going_on(PreTrainedTokenizerFast(tokenizer_object=backend), " ") == {1, 2, 3, 5}
 
 
 def test_a_space_behind_a_prefix_changes_nothing(translator):

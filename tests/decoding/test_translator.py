@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import BartConfig, BartForConditionalGeneration
 
 from modeling_vanilla import VanillaForCausalLM, VanillaForImageClassification, VanillaForSequenceClassification
 from modeling_vanilla.decoding import Translation, Translator
@@ -48,6 +49,16 @@ def test_score_is_the_log_probability_over_the_length_penalty(translator, num_be
         (translation,) = translator.translate([source], num_beams=num_beams, length_penalty=length_penalty)
         total, length = log_prob(translator, source, translation.text)
         assert translation.score == pytest.approx(total / length**length_penalty, abs=1e-4)
+
+
+@pytest.mark.parametrize("as_ensemble", [False, True])
+def test_another_librarys_model_is_refused_by_name(translator, as_ensemble):
+    sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
+    other = BartForConditionalGeneration(BartConfig(vocab_size=9, max_position_embeddings=9, **sizes, **heads))
+    models = (translator.model, [other]) if as_ensemble else (other, [])
+    with pytest.raises(ValueError, match="BartForConditionalGeneration: a bart model, not one of ours: use"):
+        Translator(models[0], translator.tokenizer, models[1])
 
 
 def test_greedy_scores_do_not_depend_on_the_batch(translator):

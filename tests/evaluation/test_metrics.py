@@ -1,12 +1,14 @@
 """Scores against sacreBLEU called by hand."""
 
+import logging
+
 import numpy as np
 import pytest
 import sacrebleu
 from tokenizers import Tokenizer, models
 from transformers import EvalPrediction, PreTrainedTokenizerFast
 
-from modeling_vanilla.evaluation import corpus_scores, generation_metrics, tokenize_option
+from modeling_vanilla.evaluation import compare_systems, corpus_scores, generation_metrics, tokenize_option
 
 HYPOTHESES = ["The cat sat on the mat.", "A dog runs in the park today.", "He reads a book."]
 REFERENCES = ["The cat sat on a mat.", "A dog is running in the park.", "He is reading a book."]
@@ -77,6 +79,21 @@ def test_metrics_for_trainer_score_ids_and_skip_padding():
     expected = sacrebleu.corpus_bleu(["a b c d", "a b c d e"], [["a b c d", "a b c e"]]).score
     assert scores["bleu"] == expected
     assert set(scores) == {"bleu", "chrf"}
+
+
+@pytest.mark.parametrize("predictions", [np.zeros((2, 3, 8)), (np.zeros((2, 3, 8)), np.zeros((2, 3, 4)))])
+def test_what_is_no_generated_ids_is_refused_with_the_setting_that_makes_them(predictions):
+    labels = np.zeros((2, 3), dtype=int)
+    with pytest.raises(ValueError, match="set predict_with_generate=True"):
+        generation_metrics(None)(EvalPrediction(predictions=predictions, label_ids=labels))
+
+
+def test_a_comparison_logs_nothing_of_its_progress(caplog):
+    logger = logging.getLogger("sacrebleu")
+    caplog.set_level(logging.INFO, "sacrebleu")
+    compare_systems({"a": HYPOTHESES, "b": REFERENCES}, REFERENCES, bootstrap=2, trials=2)
+    assert not caplog.records
+    assert logger.level == logging.INFO  # as it was
 
 
 @pytest.mark.parametrize("name", ["bleu", "chrf", "ter", "bleu_tok_lc"])
