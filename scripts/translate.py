@@ -26,8 +26,14 @@ def parser() -> Parser:
     add_decoding_arguments(parser)
     parser.add_argument("--prefixes", metavar="FILE", help="what each translation begins with, line by line")
     parser.add_argument("--glossary", metavar="FILE", help="prescribed terms: TERM TAB TRANSLATION a line")
-    parser.add_argument("--alignments", metavar="FILE", help="write there which words were made of which: 0-0 1-2 ...")
-    parser.add_argument("--n_best", type=int, default=1, help="hypotheses a line, each as SCORE TAB TEXT when above 1")
+    parser.add_argument(
+        "--alignments", metavar="FILE",
+        help="write there which words were made of which: 0-0 1-2 ...; with --ensemble by the first model alone",
+    )  # fmt: skip
+    parser.add_argument(
+        "--n_best", type=int, default=1,
+        help="hypotheses a line, each as SCORE TAB TEXT when above 1; where there are fewer, the last is repeated",
+    )  # fmt: skip
     parser.add_argument("--scores", action="store_true", help="print SCORE TAB TEXT")
     parser.add_argument("--on_too_long", choices=("split", "refuse"), default="split", help="for lines over the limit")
     parser.add_argument("--max_tokens", type=int, default=8192, help="padded source positions × beams in a batch")
@@ -155,7 +161,7 @@ def main(argv: Sequence[str]) -> None:
     from modeling_vanilla.decoding.alignment import pharaoh
     from modeling_vanilla.decoding.engines import engine_of
     from modeling_vanilla.decoding.glossary import Glossary
-    from modeling_vanilla.decoding.translator import Translator, as_line
+    from modeling_vanilla.decoding.translator import TextError, Translator, as_line
 
     hide_progress_bars()
     glossary = Glossary.read(args.glossary) if args.glossary else None
@@ -170,24 +176,33 @@ def main(argv: Sequence[str]) -> None:
     )
     speaks = state is None or state.is_main_process
     buffer = args.buffer * (1 if state is None else state.num_processes)
+    done = 0  # lines
     with stream, open_output(args.alignments if speaks else None) as alignments:
         packed = Path(where).suffix in COMPRESSIONS
         for lines in compressed_blocks(Path(where), buffer) if packed else line_blocks(stream, buffer, where):
             begun = next_lines(prefixes, len(lines), args.prefixes)
 
-            def translate(indices: Sequence[int], lines: list[str] = lines, begun: list[str] | None = begun) -> list:
-                return translator.translate(
-                    [lines[i] for i in indices],
-                    **decoding_settings(args),
-                    n_best=args.n_best,
-                    prefixes=begun and [begun[i] for i in indices],
-                    glossary=glossary,
-                    max_tokens=args.max_tokens,
-                    on_too_long=args.on_too_long,
-                    progress=speaks and sys.stderr.isatty() and not sys.stdout.isatty(),
-                )
+            def translate(
+                indices: Sequence[int], lines: list[str] = lines, begun: list[str] | None = begun, done: int = done
+            ) -> list:
+                try:
+                    return translator.translate(
+                        [lines[i] for i in indices],
+                        **decoding_settings(args),
+                        n_best=args.n_best,
+                        prefixes=begun and [begun[i] for i in indices],
+                        glossary=glossary,
+                        max_tokens=args.max_tokens,
+                        on_too_long=args.on_too_long,
+                        progress=speaks and sys.stderr.isatty() and not sys.stdout.isatty(),
+                    )
+                except TextError as error:
+                    number = done + indices[error.number - 1] + 1
+                    what = error.what.replace('on_too_long="split"', "--on_too_long split")
+                    raise ValueError(f"{where}, line {number}: {what}") from error
 
             translations = spread(state, len(lines), translate)
+            done += len(lines)
             for translation in translations if speaks else ():
                 if args.scores or args.n_best > 1:
                     rows = [f"{score:.4f}\t{as_line(text)}\n" for text, score in translation.n_best]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_vanilla.decoding.scoring import pair_batches, pair_ids
+from modeling_vanilla.decoding.scoring import pair_batches, pair_ids, strings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,23 +22,36 @@ Alignment = tuple[tuple[int, int], ...]  # source word, target word; both counte
 
 @torch.inference_mode()
 def cross_attention(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sources: Sequence[str], targets: Sequence[str]
-) -> list[torch.Tensor]:
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sources: Sequence[str], targets: Sequence[str],
+    layer: int,
+) -> list[torch.Tensor]:  # fmt: skip
     """
-    What each target token looks at in the source when it is predicted: `(layers, heads, T, S)` in float32, a tensor a
-    pair, the end tokens included.
+    What each target token looks at in the source when it is predicted, in one decoder layer: `(heads, T, S)` in
+    float32, a tensor a pair, the end tokens included. Of the other layers, and the encoder, no attention is kept.
+
+    Raises:
+        ValueError: when there is no such layer.
     """
+    decoder = model.get_decoder()
+    depth = len(decoder.layers)
+    if not -depth <= layer < depth:
+        raise ValueError(f"layer={layer}: the decoder has {depth} layers, from 0 to {depth - 1}")
     batch = tokenizer(list(sources), text_target=list(targets), return_tensors="pt", padding=True, padding_side="right",
                       verbose=False)  # fmt: skip
-    labels = batch["labels"].to(model.device)
-    outputs = model(
-        input_ids=batch["input_ids"].to(model.device), attention_mask=batch["attention_mask"].to(model.device),
-        decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels), output_attentions=True,
-    )  # fmt: skip
-    attention = torch.stack(outputs.cross_attentions, 1).float()  # (B, layers, heads, T, S)
+    source, mask, labels = (batch[name].to(model.device) for name in ("input_ids", "attention_mask", "labels"))
+    found: list[torch.Tensor] = []  # (B, heads, T, S)
+    hook = decoder.layers[layer].encoder_attn.register_forward_hook(lambda *called: found.append(called[-1][1]))
+    try:
+        decoder(
+            input_ids=model.prepare_decoder_input_ids_from_labels(labels), encoder_attention_mask=mask,
+            encoder_hidden_states=model.get_encoder()(input_ids=source, attention_mask=mask).last_hidden_state,
+            use_cache=False, attn_implementation="eager",  # which alone gives the weights
+        )  # fmt: skip
+    finally:
+        hook.remove()
     S = batch["attention_mask"].sum(1).tolist()
     T = [len(ids) for ids in tokenizer(text_target=list(targets), verbose=False).input_ids]
-    return [attention[b, :, :, : T[b], : S[b]] for b in range(len(sources))]
+    return [found[0][b, :, : T[b], : S[b]].float() for b in range(len(sources))]
 
 
 def words(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -62,21 +75,23 @@ def align(
     Args:
         layer: counted from 0, or from the end by negative numbers. Default: the last but one, which aligns best (Garg
             et al. 2019, arXiv 1909.02074), or the only one.
-        max_tokens: padded positions a side that a batch holds at most.
+        max_tokens: padded positions a side that a batch holds at most, and a hundredth of its attention weights a head.
 
     Raises:
         ValueError: when the two differ in number, or there is no such decoder layer.
     """
+    sources, targets = strings("sources", sources), strings("targets", targets)
+    ids = pair_ids(tokenizer, sources, targets)
+    chosen = (-2 if len(model.get_decoder().layers) > 1 else -1) if layer is None else layer
     results: list[Alignment] = [()] * len(sources)
-    for indices in pair_batches(pair_ids(tokenizer, sources, targets), max_tokens):
-        texts = [[side[i] for i in indices] for side in (sources, targets)]
-        for index, attention in zip(indices, cross_attention(model, tokenizer, *texts), strict=True):
-            depth = len(attention)
-            chosen = (-2 if depth > 1 else -1) if layer is None else layer
-            if not -depth <= chosen < depth:
-                raise ValueError(f"layer={chosen}: the decoder has {depth} layers, from 0 to {depth - 1}")
-            of = (words(side[index], tokenizer) for side in (sources, targets))
-            results[index] = of_words(attention[chosen].mean(0), *of)
+    for batch in pair_batches(ids, max_tokens):
+        S, T = (max(len(side[i]) for i in batch) for side in ids)
+        size = max(1, 100 * max_tokens // (S * T))
+        for indices in (batch[start : start + size] for start in range(0, len(batch), size)):
+            texts = [[side[i] for i in indices] for side in (sources, targets)]
+            for index, attention in zip(indices, cross_attention(model, tokenizer, *texts, chosen), strict=True):
+                of = (words(side[index], tokenizer) for side in (sources, targets))
+                results[index] = of_words(attention.mean(0), *of)
     return results
 
 
@@ -114,11 +129,11 @@ def picture(
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ValueError('drawing needs matplotlib: pip install "vanilla-transformer[plots]"') from error
-    attention = cross_attention(model, tokenizer, [source], [target])[0].cpu()
-    for name, index, count in (("layer", layer, len(attention)), ("head", head or 0, attention.shape[1])):
-        if not -count <= index < count:
-            raise ValueError(f"{name}={index}: there are {count}, from 0 to {count - 1}")
-    weights = attention[layer].mean(0) if head is None else attention[layer, head]  # (T, S)
+    attention = cross_attention(model, tokenizer, [source], [target], layer)[0].cpu()
+    heads = len(attention)
+    if head is not None and not -heads <= head < heads:
+        raise ValueError(f"head={head}: there are {heads}, from 0 to {heads - 1}")
+    weights = attention.mean(0) if head is None else attention[head]  # (T, S)
     rows, columns = (
         [token.replace(" ", "\u2423").replace("$", r"\$") for token in tokenizer.convert_ids_to_tokens(ids)]
         for ids in (tokenizer(text_target=target).input_ids, tokenizer(source).input_ids)
@@ -130,8 +145,8 @@ def picture(
     axes.set_yticks(range(len(rows)), rows)
     axes.set_xlabel("source tokens")
     axes.set_ylabel("target tokens, as they are predicted")
-    heads = "mean of the heads" if head is None else f"head {head % attention.shape[1]}"
-    axes.set_title(f"decoder layer {layer % len(attention)}, {heads}", fontsize="medium")
+    which = "mean of the heads" if head is None else f"head {head % heads}"
+    axes.set_title(f"decoder layer {layer % len(model.get_decoder().layers)}, {which}", fontsize="medium")
     figure.colorbar(image, label="attention weight")
     return figure
 

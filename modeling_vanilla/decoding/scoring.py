@@ -1,6 +1,7 @@
 """The probability of given translations."""
 
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +29,7 @@ def score(
 ) -> list[Scored]:
     """`Translator.score`, of a model and its tokenizer."""
     ids = pair_ids(tokenizer, sources, targets)
-    results: list[Scored] = [Scored(0.0, ())] * len(sources)
+    results: list[Scored] = [Scored(0.0, ())] * len(ids[0])
     for indices in pair_batches(ids, max_tokens):
         batch = [
             tokenizer.pad({"input_ids": [side[i] for i in indices]}, return_tensors="pt", padding_side="right").to(
@@ -53,19 +54,35 @@ def score(
 def pair_ids(
     tokenizer: PreTrainedTokenizerBase, sources: Sequence[str], targets: Sequence[str]
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Token ids of both sides; a `ValueError` where they differ in number."""
-    if isinstance(sources, str) or isinstance(targets, str):
-        raise ValueError("sources and targets are lists of strings, one string a sentence")
+    """Token ids of both sides; a `ValueError` where they differ in number, or aren't lists of strings."""
+    sources, targets = strings("sources", sources), strings("targets", targets)
     if len(sources) != len(targets):
         raise ValueError(f"{len(sources)} sources but {len(targets)} targets: there must be as many")
     if not sources:
         return [], []
-    encoded = tokenizer(list(sources), text_target=list(targets), verbose=False)
+    encoded = tokenizer(sources, text_target=targets, verbose=False)
     return encoded["input_ids"], encoded["labels"]
+
+
+def strings(name: str, texts: Iterable[str]) -> list[str]:
+    """The texts as a list, so that they can be gone through twice; a `ValueError` where they are none."""
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        raise ValueError(f"{name}: must be a list of strings, not {texts!r}: put a single one in brackets")
+    texts = list(texts)
+    for number, text in enumerate(texts, start=1):
+        if not isinstance(text, str):
+            raise ValueError(f"{name}: must be a list of strings, but number {number} is {text!r}")
+    return texts
+
+
+def check_budget(max_tokens: int) -> None:
+    if not isinstance(max_tokens, Integral) or max_tokens < 1:
+        raise ValueError(f"max_tokens={max_tokens!r}: must be a whole number, for a batch to hold at least 1 token")
 
 
 def pair_batches(ids: tuple[list[list[int]], list[list[int]]], max_tokens: int) -> Iterable[list[int]]:
     """The indices of batches of at most `max_tokens` padded positions a side, unless one pair alone has more."""
+    check_budget(max_tokens)
     sources, targets = ([len(row) for row in side] for side in ids)
     if not sources:
         return []
@@ -103,4 +120,4 @@ def token_log_probs(
     return log_probs
 
 
-__all__ = ["Scored", "pair_batches", "pair_ids", "score", "token_log_probs", "up_to_end"]
+__all__ = ["Scored", "check_budget", "pair_batches", "pair_ids", "score", "strings", "token_log_probs", "up_to_end"]

@@ -3,10 +3,12 @@
 import copy
 import importlib
 import re
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +33,7 @@ from modeling_vanilla.decoding.lengths import (
     split_text,
 )
 from modeling_vanilla.decoding.packing import packed
-from modeling_vanilla.decoding.scoring import Scored, score, token_log_probs, up_to_end
+from modeling_vanilla.decoding.scoring import Scored, check_budget, score, strings, token_log_probs, up_to_end
 from modeling_vanilla.decoding.search import Member, search
 
 
@@ -42,14 +44,22 @@ class Translation:
 
     Attributes:
         text: the best hypothesis.
-        score: its log-probability (nats) over its length in tokens (the end included) to the power `length_penalty`.
-            As in the library, one that is cut off at its most tokens ends for nothing.
+        score: its log-probability (nats), divided by what `length_penalty` and its type make of its length in tokens,
+            the end included. As in the library, one that is cut off at its most tokens ends for nothing.
         n_best: the best hypotheses and their scores, the first one included, the best first.
     """
 
     text: str
     score: float
     n_best: tuple[tuple[str, float], ...]
+
+
+class TextError(ValueError):
+    """What is wrong with one of the texts: its `number`, counted from 1, and `what`."""
+
+    def __init__(self, number: int, what: str):
+        super().__init__(f"text {number} {what}")
+        self.number, self.what = number, what
 
 
 def as_line(text: str) -> str:
@@ -61,7 +71,7 @@ def as_line(text: str) -> str:
 LEFT_TO_GENERATE = {
     "assistant_model", "cache_implementation", "custom_generate", "decoder_attention_mask", "do_sample",
     "generation_config", "output_attentions", "output_hidden_states", "output_logits", "output_scores",
-    "penalty_alpha", "prompt_lookup_num_tokens", "streamer", "use_cache",
+    "penalty_alpha", "prompt_lookup_num_tokens", "stop_strings", "streamer", "use_cache",
 }  # fmt: skip
 NOTHING = Translation("", 0.0, (("", 0.0),))
 
@@ -187,7 +197,7 @@ class Translator:
             max_len_a, max_len_b: a translation has at most a · (tokens of the source) + b tokens; the paper's limit.
             prefixes: what each translation begins with, as many as texts; "" leaves it free.
             glossary: terms whose prescribed translations the translations must contain.
-            max_tokens: padded source positions times beams that a batch holds at most.
+            max_tokens: padded source positions times beams (or samples) that a batch holds at most.
             on_too_long: what to do with a text of more tokens than the tokenizer's `model_max_length`, which is what
                 the model was trained on: "split" it after sentences (else words) and join the translations, or
                 "refuse" it.
@@ -196,27 +206,37 @@ class Translator:
                 come, for instance.
 
         Raises:
-            ValueError: for a text too long when told to refuse it, naming its number, length and the limit; for
-                `n_best` above `num_beams`; for a single string in the place of a list.
+            ValueError: for a text too long when told to refuse it, naming its number, length and the limit; for a
+                prefix or terms that learned positions have no room for; for `n_best` above `num_beams`; for a single
+                string in the place of a list.
         """
-        if isinstance(texts, str):
-            raise ValueError("translate() takes a list of strings, not one string: put it in brackets")
+        texts = strings("texts", texts)
         if on_too_long not in ("split", "refuse"):
             raise ValueError(f"on_too_long={on_too_long!r}: must be 'split' or 'refuse'")
-        if max_tokens < 1:
-            raise ValueError(f"max_tokens={max_tokens}: a batch must hold at least 1 token")
+        check_budget(max_tokens)
         config = self.generation_config
         num_beams = (config.num_beams or 1) if num_beams is None else num_beams
-        if num_beams < 1:
-            raise ValueError(f"num_beams={num_beams}: must be at least 1 (greedy search)")
         length_penalty = config.length_penalty if length_penalty is None else length_penalty
         length_penalty = 1.0 if length_penalty is None else length_penalty
+        for kind_of_number, what, given in (
+            (Integral, "a whole number", {"num_beams": num_beams, "n_best": n_best}),
+            (Real, "a number", {"length_penalty": length_penalty, "max_len_a": max_len_a, "max_len_b": max_len_b}),
+        ):
+            for name, value in given.items():
+                if not isinstance(value, kind_of_number):
+                    raise ValueError(f"{name}={value!r}: must be {what}")
+        if num_beams < 1:
+            raise ValueError(f"num_beams={num_beams}: must be at least 1 (greedy search)")
         kind: str = length_penalty_type or getattr(config, "length_penalty_type", None) or "power"
         length_divisor(1, length_penalty, kind)
         if "num_return_sequences" in generate_kwargs:
             raise ValueError("num_return_sequences is called n_best here")
+        prefixes = None if prefixes is None else strings("prefixes", prefixes)
         if prefixes is not None and len(prefixes) != len(texts):
             raise ValueError(f"{len(prefixes)} prefixes for {len(texts)} texts: there must be as many")
+        generate_kwargs = {
+            name: value for name, value in generate_kwargs.items() if value is not None or name not in LEFT_TO_GENERATE
+        }
         samples = num_beams == 1 and generate_kwargs.get("do_sample", config.do_sample)
         if n_best < 1 or (n_best > num_beams and not samples):
             raise ValueError(
@@ -236,11 +256,13 @@ class Translator:
                 [phrase_ids(text, self.tokenizer, self._word_mark) for text in glossary.translations(piece)]
                 for piece in flat
             ]
-        if self._must_search(how) and not self._can_search(how):
-            raise ValueError(
-                "an ensemble, prefixes, a glossary and the paper's length penalty are not to be had with "
-                f"{', '.join(sorted(LEFT_TO_GENERATE & generate_kwargs.keys())) or 'sampling or a static cache'}"
-            )
+        if self._must_search(how):
+            if not self._can_search(how):
+                raise ValueError(
+                    "an ensemble, prefixes, a glossary and the paper's length penalty are not to be had with "
+                    f"{', '.join(sorted(self._left_to_library(how)))}, given or the model's own: turn it off"
+                )
+            self._check_room(how, [number for number, row in enumerate(pieces, start=1) for _ in row])
         if progress is None:
             progress = len(texts) > 1000
         hypotheses = self._translate_ids(sources, how, max_tokens, progress)
@@ -281,14 +303,32 @@ class Translator:
         if self._length(text) <= limit:
             return [text]
         if on_too_long == "refuse":
-            raise ValueError(
-                f"text {number} has {self._length(text)} tokens, but the model was trained on at most {limit}: "
-                'shorten it, or use on_too_long="split"'
+            raise TextError(
+                number,
+                f"has {self._length(text)} tokens, but the model was trained on at most {limit}: "
+                'shorten it, or use on_too_long="split"',
             )
         return split_text(text, lambda piece: self._length(piece) <= limit)
 
     def _length(self, text: str) -> int:
         return len(self.tokenizer(text, verbose=False).input_ids)
+
+    def _room(self) -> int:
+        """The most tokens of a translation, its end included, that there are learned positions for."""
+        configs = [model.config for model in (self.model, *self.ensemble)]
+        rows = [config.max_position_embeddings for config in configs if config.position_encoding == "learned"]
+        return min(rows, default=sys.maxsize) - 1
+
+    def _check_room(self, how: "Search", numbers: list[int]) -> None:
+        """Refuses what is prescribed for more tokens than fit, of the texts of these numbers."""
+        most = self._room() - 1  # without the end
+        for index, number in enumerate(numbers):
+            if (count := how.prescribed(index)) > most:
+                raise TextError(
+                    number,
+                    f"has a prefix and terms of {count} tokens for its translation, but the model has learned "
+                    f"positions for {most}: shorten them",
+                )
 
     def _prefix_ids(self, prefix: str) -> list[int]:
         prefix = prefix.rstrip()  # the next word brings its own space
@@ -309,10 +349,19 @@ class Translator:
         return bool(mine) or (how.length_penalty_type == "paper" and how.num_beams > 1)
 
     def _can_search(self, how: "Search") -> bool:
-        of_model, given = self.model.generation_config, how.generate_kwargs
+        return not self._left_to_library(how)
+
+    def _left_to_library(self, how: "Search") -> set[str]:
+        """What is asked for, here or by the model's own settings, that `search` doesn't do."""
         # Stop strings need the tokenizer, which the library keeps from a search of ours.
-        stops = given.get("stop_strings", of_model.stop_strings)
-        return not (LEFT_TO_GENERATE & given.keys() or of_model.do_sample or of_model.cache_implementation or stops)
+        of_model = ("do_sample", "cache_implementation", "stop_strings")
+        settings = {name: getattr(self.model.generation_config, name) for name in of_model} | how.generate_kwargs
+        settings["use_cache"] = settings.get("use_cache") is False  # not to use it is what is asked for
+        return {
+            name
+            for name in LEFT_TO_GENERATE & settings.keys()
+            if isinstance(settings[name], torch.Tensor) or settings[name]
+        }
 
     def _translate_ids(
         self, sources: list[list[int]], how: "Search", max_tokens: int, progress: bool
@@ -320,7 +369,8 @@ class Translator:
         if not sources:
             return []
         lengths = [len(ids) for ids in sources]
-        budget = max(max_tokens // how.num_beams, max(lengths))
+        rows = max(how.num_beams, how.n_best)  # of a sentence: its beams, or its samples
+        budget = max(max_tokens // rows, max(lengths))
         sampler = TokenBatchSampler(lengths, lengths, budget, shuffle=False)
         results: list[Translation] = [NOTHING] * len(sources)
         bar = tqdm(total=len(sources), unit=" sentences", disable=not progress, leave=False)
@@ -328,7 +378,7 @@ class Translator:
             stack.enter_context(bar)
             stack.enter_context(torch.inference_mode())
             for model in (self.model, *self.ensemble):
-                stack.enter_context(packed(model, len(sources) * how.num_beams))
+                stack.enter_context(packed(model, len(sources) * rows))
             for indices in sampler:
                 batch = self.tokenizer.pad({"input_ids": [sources[i] for i in indices]}, return_tensors="pt")
                 batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
@@ -351,17 +401,10 @@ class Translator:
         num_beams, n_best, length_penalty, kind = how.num_beams, how.n_best, how.length_penalty, how.length_penalty_type
         source_lengths = batch["attention_mask"].sum(1).tolist()
         phrases = [how.phrases[i] for i in indices] if how.phrases else []
-        # What is prescribed has room beside the rest.
-        more = [sum(map(len, row)) for row in phrases] or [0] * len(indices)
-        if how.prefixes:
-            more = [m + len(how.prefixes[i]) for m, i in zip(more, indices, strict=True)]
-        limits = [
-            max_new_tokens(length, how.max_len_a, how.max_len_b) + m
-            for length, m in zip(source_lengths, more, strict=True)
+        limits = [  # what is prescribed has room beside the rest
+            min(max_new_tokens(length, how.max_len_a, how.max_len_b) + how.prescribed(i), self._room())
+            for length, i in zip(source_lengths, indices, strict=True)
         ]
-        configs = [model.config for model in (self.model, *self.ensemble)]
-        rows = [config.max_position_embeddings for config in configs if config.position_encoding == "learned"]
-        limits = [min([limit, *(r - 1 for r in rows)]) for limit in limits]
         settings: dict[str, Any] = {
             "num_beams": num_beams,
             "num_return_sequences": n_best,
@@ -438,6 +481,11 @@ class Search:
     prefixes: list[list[int]] = field(default_factory=list)
     phrases: list[list[list[int]]] = field(default_factory=list)
 
+    def prescribed(self, index: int) -> int:
+        """The tokens of a piece's prefix and phrases."""
+        prefix, phrases = ((of_pieces[index] if of_pieces else []) for of_pieces in (self.prefixes, self.phrases))
+        return len(prefix) + sum(map(len, phrases))
+
 
 def _join(pieces: list[Translation]) -> Translation:
     """The translation of a text that was cut into pieces; its score is the mean of theirs."""
@@ -452,4 +500,4 @@ def _join(pieces: list[Translation]) -> Translation:
     return Translation(*n_best[0], n_best)
 
 
-__all__ = ["Search", "Translation", "Translator", "as_line"]
+__all__ = ["Search", "TextError", "Translation", "Translator", "as_line"]

@@ -490,19 +490,59 @@ def test_words_of_tokens(translator):
 
 def test_attention_is_the_models_own(translator):
     source, target = PAIRS[0]
-    found = cross_attention(translator.model, translator.tokenizer, [source, "a"], [target, "b c d e f g"])[0]
-    one = cross_attention(translator.model, translator.tokenizer, [source], [target])[0]
-    torch.testing.assert_close(found, one)
+    found = cross_attention(translator.model, translator.tokenizer, [source, "a"], [target, "b c d e f g"], -1)[0]
+    source, target = (torch.tensor([translator.tokenizer(text).input_ids]) for text in (source, target))
+    with torch.no_grad():
+        output = translator.model(input_ids=source, labels=target, output_attentions=True)
+    torch.testing.assert_close(found, output.cross_attentions[-1][0])
     torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:-1]))
+
+
+@pytest.mark.parametrize(("given", "taken"), [(None, 1), (0, 0), (-1, 2)])
+def test_an_alignment_is_by_one_layer_of_the_decoder(translator, lively, monkeypatch, given, taken):
+    V = translator.model.config.vocab_size
+    model = lively(vocab_size=V, decoder_vocab_size=V, decoder_layers=3, max_position_embeddings=64)
+    source, target = PAIRS[0]
+    ids = {"input_ids": translator.tokenizer(source).input_ids, "labels": translator.tokenizer(target).input_ids}
+    with torch.no_grad():
+        output = model(**{name: torch.tensor([row]) for name, row in ids.items()}, output_attentions=True)
+    seen = []
+    monkeypatch.setattr("modeling_vanilla.decoding.alignment.of_words", lambda weights, *_: seen.append(weights))
+    align(model, translator.tokenizer, [source], [target], layer=given)
+    torch.testing.assert_close(seen[0], output.cross_attentions[taken][0].mean(0))
+
+
+def test_aligning_says_nothing(translator, caplog, monkeypatch):
+    from transformers.utils import logging as library
+
+    library.warning_once.cache_clear()
+    monkeypatch.setattr(library.get_logger("transformers"), "propagate", True)
+    translator.align(SOURCES[:2], SOURCES[:2])
+    assert not caplog.records
+
+
+def test_a_batch_of_long_pairs_has_no_more_attention_than_one_of_short_pairs(translator, monkeypatch):
+    shapes = []
+
+    def recorded(*arguments):
+        found = cross_attention(*arguments)
+        shapes.append((len(found), max(x.shape[1] for x in found), max(x.shape[2] for x in found)))
+        return found
+
+    monkeypatch.setattr("modeling_vanilla.decoding.alignment.cross_attention", recorded)
+    long = "The dog. " * 60
+    translator.align([long] * 6, [long] * 6, max_tokens=1200)
+    assert sum(B for B, _, _ in shapes) == 6
+    assert max(B * T * S for B, T, S in shapes) <= 100 * 1200
 
 
 def test_alignment_is_the_argmax_over_words(translator, monkeypatch):
     source, target = "The big dog", "Der große Hund"
     S, T = (words(text, translator.tokenizer) for text in (source, target))
-    weights = torch.rand(2, 2, len(T), len(S))
+    weights = torch.rand(2, len(T), len(S))
     monkeypatch.setattr("modeling_vanilla.decoding.alignment.cross_attention", lambda *_: [weights])
     (found,) = align(translator.model, translator.tokenizer, [source], [target])
-    mean = weights[0].mean(0)  # the last but one of two layers
+    mean = weights.mean(0)
     expected = []
     for t in range(3):
         sums = [sum(float(mean[i, j]) for i in range(len(T)) for j in range(len(S)) if T[i] == t and S[j] == s)

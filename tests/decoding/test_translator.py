@@ -5,7 +5,7 @@ import torch
 from transformers import BartConfig, BartForConditionalGeneration
 
 from modeling_vanilla import VanillaForCausalLM, VanillaForImageClassification, VanillaForSequenceClassification
-from modeling_vanilla.decoding import Translation, Translator
+from modeling_vanilla.decoding import Glossary, Translation, Translator
 from modeling_vanilla.decoding.translator import _join, as_line
 from tests.fixtures import corpus
 
@@ -124,11 +124,34 @@ def test_a_text_too_long_is_refused_when_asked(translator, monkeypatch):
         (["a"], {"on_too_long": "cut"}, "on_too_long='cut'"),
         (["a"], {"num_beams": 0}, "num_beams=0"),
         (["a"], {"max_tokens": 0}, "max_tokens=0"),
+        (["a"], {"max_tokens": 1.5}, "max_tokens=1.5: must be a whole number"),
+        (["a", None], {}, "texts: .* number 2 is None"),
+        (None, {}, "list of strings, not None"),
+        (["a", "b", "c"], {"prefixes": "Der"}, "prefixes: must be a list of strings, not 'Der'"),
+        (["a"], {"prefixes": [None]}, "prefixes: .* number 1 is None"),
+        (["a"], {"num_beams": 2.5}, "num_beams=2.5: must be a whole number"),
+        (["a"], {"length_penalty": "1"}, "length_penalty='1': must be a number"),
+        (["a"], {"max_len_a": "1"}, "max_len_a='1': must be a number"),
     ],
 )
 def test_what_cannot_be_done_is_refused(translator, arguments, options, message):
     with pytest.raises(ValueError, match=message):
         translator.translate(arguments, **options)
+
+
+@pytest.mark.parametrize("name", ["score", "align"])
+@pytest.mark.parametrize(
+    ("sources", "max_tokens", "message"), [(["a"], -5, "max_tokens=-5"), ([None], 8, "sources: .* number 1 is None")]
+)
+def test_what_cannot_be_scored_or_aligned_is_refused(translator, name, sources, max_tokens, message):
+    with pytest.raises(ValueError, match=message):
+        getattr(translator, name)(sources, ["b"], max_tokens=max_tokens)
+
+
+def test_texts_may_come_one_by_one(translator):
+    assert translator.translate(text for text in SOURCES[:3]) == translator.translate(SOURCES[:3])
+    for scored_or_aligned in (translator.score, translator.align):
+        assert scored_or_aligned(iter(SOURCES[:3]), iter(SOURCES[3:6])) == scored_or_aligned(SOURCES[:3], SOURCES[3:6])
 
 
 def test_sampling_goes_through_to_generate(translator):
@@ -205,6 +228,20 @@ def test_what_looks_at_the_source_does_on_the_librarys_path_too(translator):
     assert texts_of(translator.translate(SOURCES, use_cache=False, **settings)) == expected
 
 
+@pytest.mark.parametrize("option", [{"use_cache": True}, {"output_scores": False}, {"streamer": None}])
+def test_what_is_off_anyway_may_be_given(translator, option):
+    expected = translator.translate(SOURCES[:1], prefixes=["Die"])
+    assert translator.translate(SOURCES[:1], prefixes=["Die"], **option) == expected
+
+
+def test_a_model_that_samples_is_searched_when_told_not_to(translator, monkeypatch):
+    expected = translator.translate(SOURCES[:1], prefixes=["Die"])
+    monkeypatch.setattr(translator.generation_config, "do_sample", True)
+    assert translator.translate(SOURCES[:1], prefixes=["Die"], do_sample=False) == expected
+    with pytest.raises(ValueError, match="do_sample, given or the model's own"):
+        translator.translate(SOURCES[:1], prefixes=["Die"])
+
+
 def test_an_assistant_drafts(translator):
     expected = texts_of(translator.translate(SOURCES[:3], num_beams=1))
     drafted = [translator.translate([x], num_beams=1, assistant_model=translator.model)[0].text for x in SOURCES[:3]]
@@ -263,6 +300,16 @@ def test_samples_may_be_more_than_beams_where_there_are_none(translator):
         translator.translate(SOURCES[:1], num_beams=4, do_sample=True, n_best=6)
 
 
+def test_samples_count_in_a_batch(translator):
+    shapes = []
+    hook = translator.model.get_encoder().register_forward_pre_hook(
+        lambda _, args, settings: shapes.append(settings["input_ids"].shape), with_kwargs=True
+    )
+    translator.translate(SOURCES, num_beams=1, do_sample=True, n_best=5, max_tokens=300)
+    hook.remove()
+    assert max(5 * B * S for B, S in shapes) <= 300
+
+
 def test_an_ensemble_reads_all_source_tokens(translator, lively):
     V = translator.model.config.vocab_size
     other = lively(vocab_size=20, decoder_vocab_size=V, tied_embeddings="none")
@@ -270,10 +317,27 @@ def test_an_ensemble_reads_all_source_tokens(translator, lively):
         Translator(translator.model, translator.tokenizer, [other])
 
 
-def test_learned_positions_are_as_many_as_there_are(translator, lively):
+@pytest.fixture
+def of_20_positions(translator, lively):
     V = translator.model.config.vocab_size
     changes = {"position_encoding": "learned", "max_position_embeddings": 20, "pad_token_id": 0, "bos_token_id": 1}
     model = lively(vocab_size=V, decoder_vocab_size=V, eos_token_id=2, **changes)
     model.lm_head.bias.data[2] = -30  # never ends by itself
+    return Translator(model, translator.tokenizer)
+
+
+def test_learned_positions_are_as_many_as_there_are(of_20_positions):
     for num_beams in (1, 3):
-        assert Translator(model, translator.tokenizer).translate(SOURCES[:2], num_beams=num_beams)[0].text
+        assert of_20_positions.translate(SOURCES[:2], num_beams=num_beams)[0].text
+
+
+def test_a_prefix_fits_into_learned_positions_or_is_refused(of_20_positions):
+    """The start token and the end token have one each."""
+    word = "\u2603"  # a byte is a token here
+    tokens = len(of_20_positions.tokenizer(word, add_special_tokens=False).input_ids)
+    (found,) = of_20_positions.translate(["The dog."], prefixes=[word * (18 // tokens)], num_beams=1)
+    assert found.text.startswith(word * (18 // tokens))
+    with pytest.raises(ValueError, match=r"text 2 has a prefix and terms of \d+ tokens .* positions for 18: shorten"):
+        of_20_positions.translate(["The dog."] * 2, prefixes=["", word * (18 // tokens + 1)], num_beams=1)
+    with pytest.raises(ValueError, match="text 1 has a prefix and terms"):
+        of_20_positions.translate(["The dog."], glossary=Glossary({"dog": word * 7}), num_beams=2)

@@ -85,6 +85,20 @@ def test_scores_are_the_translators(trained, files, capfd):
         assert [token for token, _ in record["tokens"]] == [token for token, _ in scored.tokens]
 
 
+def test_scores_need_a_batch_of_some_tokens(trained, files, capfd):
+    error = one_line_error(capfd, score.run, trained, "--source", files[0], "--target", files[1], "--max_tokens", -3)
+    assert "max_tokens=-3" in error
+
+
+def test_a_line_too_long_is_refused_by_its_number_in_the_file(trained, tmp_path, capfd):
+    (tmp_path / "some.en").write_text("a\n\na\n" + "word " * 3000 + "\na\n")
+    words = [str(trained), str(tmp_path / "some.en"), "--buffer", "2", "--on_too_long", "refuse"]
+    assert translate.run(words) == 2
+    (error,) = capfd.readouterr().err.splitlines()
+    assert "some.en, line 4: has " in error
+    assert "use --on_too_long split" in error
+
+
 def test_scores_of_unequal_files_are_refused(trained, files, capfd):
     with files[1].open("a") as file:
         file.write("One more.\n")
