@@ -564,3 +564,48 @@ def test_alignments_of_empty_lines_and_unknown_layers(translator):
     assert translator.align(["", "a b"], ["c", ""]) == [(), ()]
     with pytest.raises(ValueError, match="layer=5: the decoder has 1 layers"):
         translator.align(["a"], ["b"], layer=5)
+
+
+def test_each_member_of_an_ensemble_reads_the_source_by_itself(translator, lively):
+    own = translator.model
+    V = own.config.vocab_size
+    other = lively(3, vocab_size=V, decoder_vocab_size=V, d_model=own.config.d_model)
+    both = Translator(own, translator.tokenizer, [other])
+    for source, found in zip(SOURCES[:3], both.translate(SOURCES[:3], num_beams=1), strict=True):
+        ids, prefix, total = translator.tokenizer(source).input_ids, [1], 0.0
+        while prefix[-1] != 2 and len(prefix) <= len(ids) + 50:
+            values = log_probs([own, other], ids, prefix)
+            prefix.append(int(values.argmax()))
+            total += float(values.max())
+        assert found.text == translator.tokenizer.decode(prefix, skip_special_tokens=True)
+        assert found.score == pytest.approx(total / (len(prefix) - 1), abs=1e-4)
+
+
+def test_a_model_in_training_mode_translates_without_dropout(translator):
+    def dropping():
+        model = copy.deepcopy(translator.model).train()
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.5
+        return model
+
+    expected = [one.score for one in translator.translate(SOURCES[:3])]
+    for ensemble in ([], [dropping()]):
+        found = Translator(dropping(), translator.tokenizer, ensemble).translate(SOURCES[:3])
+        assert [one.score for one in found] == pytest.approx(expected, abs=1e-4)
+
+
+def test_prescribed_terms_have_room_beside_the_limit(translator):
+    glossary = Glossary({"the": "den", "carries": "malt"})
+    found = translator.translate(SOURCES, glossary=glossary, max_len_a=0, max_len_b=1)
+    for source, translation in zip(SOURCES, found, strict=True):
+        assert all(term in translation.text for term in glossary.translations(source))
+
+
+def test_a_prefix_is_of_the_first_piece_alone(translator, monkeypatch):
+    sentences = SOURCES[:3]
+    longest = max(map(len, translator.tokenizer(sentences).input_ids))
+    monkeypatch.setattr(translator.tokenizer, "model_max_length", longest)
+    parts = translator.translate(sentences, prefixes=["Das alte", "", ""])
+    (whole,) = translator.translate([" ".join(sentences)], prefixes=["Das alte"])
+    assert whole.text == " ".join(part.text for part in parts)

@@ -147,3 +147,27 @@ def test_randomisation_agrees_with_a_plain_one():
 def test_what_cannot_be_compared_is_refused(named, options, message):
     with pytest.raises(ValueError, match=message):
         compare_systems(named, ["x"], **options)
+
+
+CASED = ["A Dog runs (fast) in the park.", "He reads - a book!"]
+CASED_REFERENCES = ["A dog runs (fast) in the Park.", "He reads: a book!"]
+
+
+@pytest.mark.parametrize("options", [{"lowercase": True}, {"tokenize": "char"}])
+def test_comparisons_are_scored_as_told(options):
+    named = {"one": CASED, "other": CASED[::-1]}
+    for found in compare_systems(named, CASED_REFERENCES, measures=["bleu"], bootstrap=5, trials=5, **options):
+        expected = sacrebleu.corpus_bleu(named[found.system], [CASED_REFERENCES], **options).score
+        assert found.score.value == pytest.approx(expected)
+
+
+def test_compounds_are_split_in_a_comparison():
+    named = {"one": CASED, "other": CASED[::-1]}
+    for found in compare_systems(named, CASED_REFERENCES, measures=["bleu_compound"], bootstrap=5, trials=5):
+        (alone,) = corpus_scores(named[found.system], CASED_REFERENCES, measures=["bleu_compound"], bootstrap=0)
+        assert found.score.value == pytest.approx(alone.value)
+
+
+def test_unicode_punctuation_becomes_asciis_before_compounds_are_split():
+    expected = MosesTokenizer(lang="de").tokenize("Rot,Grün", return_str=True)
+    assert measure("bleu_compound").prepare(["Rot\uff0cGrün"]) == [expected]
