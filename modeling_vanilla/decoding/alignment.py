@@ -88,8 +88,10 @@ def align(
         S, T = (max(len(side[i]) for i in batch) for side in ids)
         size = max(1, 100 * max_tokens // (S * T))
         for indices in (batch[start : start + size] for start in range(0, len(batch), size)):
-            texts = [[side[i] for i in indices] for side in (sources, targets)]
-            for index, attention in zip(indices, cross_attention(model, tokenizer, *texts, chosen), strict=True):
+            source, target = ([side[i] for i in indices] for side in (sources, targets))
+            for index, attention in zip(
+                indices, cross_attention(model, tokenizer, source, target, chosen), strict=True
+            ):
                 of = (words(side[index], tokenizer) for side in (sources, targets))
                 results[index] = of_words(attention.mean(0), *of)
     return results

@@ -483,8 +483,8 @@ class Search:
 
     def prescribed(self, index: int) -> int:
         """The tokens of a piece's prefix and phrases."""
-        prefix, phrases = ((of_pieces[index] if of_pieces else []) for of_pieces in (self.prefixes, self.phrases))
-        return len(prefix) + sum(map(len, phrases))
+        prefix = self.prefixes[index] if self.prefixes else []
+        return len(prefix) + (sum(map(len, self.phrases[index])) if self.phrases else 0)
 
 
 def _join(pieces: list[Translation]) -> Translation:

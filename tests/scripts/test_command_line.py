@@ -123,7 +123,7 @@ def test_a_reader_that_stops_early_is_no_error(trained, tmp_path):
         (b"ok\n", ["--buffer", "0"], "--buffer 0"),
         (b"ok\n", ["--num_beam", "2"], "--num_beam"),
         (b"ok\n", ["--num_beams", "two"], "invalid int value"),
-        (b"word " * 3000, ["--on_too_long", "refuse"], "text 1 has .* tokens"),
+        (b"word " * 3000, ["--on_too_long", "refuse"], "line 1: has .* tokens"),
         (b"ok\n", ["--dtype", "float99"], "dtype"),
         (b"ok\n", ["--device", "gpu"], "device='gpu'"),
     ],
