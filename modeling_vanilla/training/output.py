@@ -18,7 +18,8 @@ logger = logging.getLogger(__name__)
 RECIPE = "recipe.yaml"
 MARK = "# Written by vanilla train: the settings of the run in this folder.\n"
 RESULTS = "results.json"
-REPLACED = ".replaced"  # what was there before, until a run begins in its place
+REPLACED = ".replaced"  # what was there before, until a run begins in its place ...
+MOVING = ".replaced.moving"  # ... and on its way there, or back
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
 # What a run leaves at the root: what may not be there before it, and what `--overwrite_output_dir` removes.
 OURS = (
@@ -139,9 +140,10 @@ def open_output_dir(
             if checkpoint and not finished and before is not None:
                 remedy += ", or --allow_changed_settings to go on with it as it is now"
             raise ValueError(f"{folder}: holds {in_the_way}: {remedy}")
-        (folder / REPLACED).mkdir()
+        (folder / MOVING).mkdir()
         for path in _matching(folder, OURS):
-            path.rename(folder / REPLACED / path.name)
+            path.rename(folder / MOVING / path.name)
+        (folder / MOVING).rename(folder / REPLACED)
         _write_recipe(recipe, settings)
     except OSError as error:
         raise ValueError(f"{folder}: can't be used as the output folder: {error.strerror}") from error
@@ -162,10 +164,13 @@ def unless_begun(folder: Path | None) -> Iterator[None]:
 def give_back(folder: Path) -> None:
     """Makes a folder what it was before `open_output_dir`, unless the run has begun."""
     if (folder / REPLACED).is_dir():
-        _remove(_matching(folder, OURS))
-        for path in (folder / REPLACED).iterdir():
+        for path in _matching(folder, OURS):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        (folder / REPLACED).rename(folder / MOVING)
+    if (folder / MOVING).is_dir():  # what isn't in it is where it was
+        for path in (folder / MOVING).iterdir():
             path.rename(folder / path.name)
-        (folder / REPLACED).rmdir()
+        (folder / MOVING).rmdir()
 
 
 class Begun(TrainerCallback):
@@ -174,11 +179,6 @@ class Begun(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             shutil.rmtree(Path(args.output_dir) / REPLACED, ignore_errors=True)
-
-
-def _remove(paths: list[Path]) -> None:
-    for path in paths:
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _in_the_way(

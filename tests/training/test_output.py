@@ -1,12 +1,14 @@
 """The output folder: whose it is, and what may be done there."""
 
 import os
+from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from modeling_vanilla.training.checkpoints import ASIDE, last_checkpoint, seal
-from modeling_vanilla.training.output import Begun, open_output_dir, unless_begun
+from modeling_vanilla.training.output import Begun, give_back, open_output_dir, unless_begun
 
 SETTINGS = {"model": "tiny", "seed": 1}
 
@@ -165,6 +167,30 @@ def test_what_a_run_replaces_is_given_back_when_it_is_killed_before_it_begins(tm
     open_output_dir(tmp_path, SETTINGS, overwrite=True)
     with pytest.raises(ValueError, match="holds a finished model"):
         open_output_dir(tmp_path, SETTINGS)
+
+
+@pytest.mark.parametrize("call", range(6))
+def test_a_kill_while_files_are_put_aside_or_given_back_costs_none(tmp_path, monkeypatch, call):
+    """Three files and their folder are moved there, and then back: killed at each move."""
+    files = ("config.json", "model.safetensors", "tokenizer.json")
+    for name in files:
+        (tmp_path / name).write_text(name)
+    calls, rename = [], Path.rename
+
+    def killed(self, target):
+        calls.append(self)
+        if len(calls) == call + 1:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", killed)
+    with suppress(KeyboardInterrupt):
+        open_output_dir(tmp_path, SETTINGS, overwrite=True)
+        give_back(tmp_path)
+    assert len(calls) == call + 1
+    monkeypatch.setattr(Path, "rename", rename)
+    give_back(tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: name for name in files}
 
 
 def test_a_run_that_has_begun_gives_nothing_back(tmp_path):
