@@ -6,9 +6,8 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +34,7 @@ from modeling_vanilla.decoding.lengths import (
 from modeling_vanilla.decoding.packing import packed
 from modeling_vanilla.decoding.scoring import Scored, check_budget, score, strings, token_log_probs, up_to_end
 from modeling_vanilla.decoding.search import Member, search
+from modeling_vanilla.decoding.settings import Search
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,6 @@ def as_line(text: str) -> str:
     return re.sub(r"[\r\n]+", " ", text)
 
 
-# What `search` doesn't do, so that the library's own decoding functions take over.
-LEFT_TO_GENERATE = {
-    "assistant_model", "cache_implementation", "custom_generate", "decoder_attention_mask", "do_sample",
-    "generation_config", "output_attentions", "output_hidden_states", "output_logits", "output_scores",
-    "penalty_alpha", "prompt_lookup_num_tokens", "stop_strings", "streamer", "use_cache",
-}  # fmt: skip
 NOTHING = Translation("", 0.0, (("", 0.0),))
 
 
@@ -214,43 +208,21 @@ class Translator:
         if on_too_long not in ("split", "refuse"):
             raise ValueError(f"on_too_long={on_too_long!r}: must be 'split' or 'refuse'")
         check_budget(max_tokens)
-        config = self.generation_config
-        num_beams = (config.num_beams or 1) if num_beams is None else num_beams
-        length_penalty = config.length_penalty if length_penalty is None else length_penalty
-        length_penalty = 1.0 if length_penalty is None else length_penalty
-        for kind_of_number, what, given in (
-            (Integral, "a whole number", {"num_beams": num_beams, "n_best": n_best}),
-            (Real, "a number", {"length_penalty": length_penalty, "max_len_a": max_len_a, "max_len_b": max_len_b}),
-        ):
-            for name, value in given.items():
-                if not isinstance(value, kind_of_number):
-                    raise ValueError(f"{name}={value!r}: must be {what}")
-        if num_beams < 1:
-            raise ValueError(f"num_beams={num_beams}: must be at least 1 (greedy search)")
-        kind: str = length_penalty_type or getattr(config, "length_penalty_type", None) or "power"
-        length_divisor(1, length_penalty, kind)
-        if "num_return_sequences" in generate_kwargs:
-            raise ValueError("num_return_sequences is called n_best here")
+        how = Search.of(
+            self.generation_config, num_beams, n_best, length_penalty, length_penalty_type, max_len_a, max_len_b,
+            generate_kwargs,
+        )  # fmt: skip
         prefixes = None if prefixes is None else strings("prefixes", prefixes)
         if prefixes is not None and len(prefixes) != len(texts):
             raise ValueError(f"{len(prefixes)} prefixes for {len(texts)} texts: there must be as many")
-        generate_kwargs = {
-            name: value for name, value in generate_kwargs.items() if value is not None or name not in LEFT_TO_GENERATE
-        }
-        samples = num_beams == 1 and generate_kwargs.get("do_sample", config.do_sample)
-        if n_best < 1 or (n_best > num_beams and not samples):
-            raise ValueError(
-                f"n_best={n_best}: must be from 1 to num_beams={num_beams} (any number with do_sample and num_beams=1)"
-            )
         pieces = [self._pieces(number, text, on_too_long) for number, text in enumerate(texts, start=1)]
         flat = [piece for row in pieces for piece in row]
         sources = self.tokenizer(flat, verbose=False).input_ids if flat else []
-        how = Search(num_beams, n_best, length_penalty, kind, max_len_a, max_len_b, generate_kwargs)
         if prefixes is not None:
             of_pieces = [(prefix, *[""] * len(row))[: len(row)] for prefix, row in zip(prefixes, pieces, strict=True)]
             how.prefixes = [self._prefix_ids(prefix) for row in of_pieces for prefix in row]
         if glossary is not None:
-            if num_beams == 1:
+            if how.num_beams == 1:
                 raise ValueError("a glossary needs num_beams of at least 2: one can't weigh where a term goes")
             how.phrases = [
                 [phrase_ids(text, self.tokenizer, self._word_mark) for text in glossary.translations(piece)]
@@ -258,9 +230,10 @@ class Translator:
             ]
         if self._must_search(how):
             if not self._can_search(how):
+                asked = ", ".join(sorted(how.left_to_library(self.model.generation_config)))
                 raise ValueError(
                     "an ensemble, prefixes, a glossary and the paper's length penalty are not to be had with "
-                    f"{', '.join(sorted(self._left_to_library(how)))}, given or the model's own: turn it off"
+                    f"{asked}, given or the model's own: turn it off"
                 )
             self._check_room(how, [number for number, row in enumerate(pieces, start=1) for _ in row])
         if progress is None:
@@ -319,7 +292,7 @@ class Translator:
         rows = [config.max_position_embeddings for config in configs if config.position_encoding == "learned"]
         return min(rows, default=sys.maxsize) - 1
 
-    def _check_room(self, how: "Search", numbers: list[int]) -> None:
+    def _check_room(self, how: Search, numbers: list[int]) -> None:
         """Refuses what is prescribed for more tokens than fit, of the texts of these numbers."""
         most = self._room() - 1  # without the end
         for index, number in enumerate(numbers):
@@ -343,28 +316,16 @@ class Translator:
     def _word_mark(self) -> str:
         return word_mark(self.tokenizer)
 
-    def _must_search(self, how: "Search") -> bool:
+    def _must_search(self, how: Search) -> bool:
         """Whether something is asked for that only our own search does."""
         mine = any(how.prefixes) or any(how.phrases) or self.ensemble
         return bool(mine) or (how.length_penalty_type == "paper" and how.num_beams > 1)
 
-    def _can_search(self, how: "Search") -> bool:
-        return not self._left_to_library(how)
-
-    def _left_to_library(self, how: "Search") -> set[str]:
-        """What is asked for, here or by the model's own settings, that `search` doesn't do."""
-        # Stop strings need the tokenizer, which the library keeps from a search of ours.
-        of_model = ("do_sample", "cache_implementation", "stop_strings")
-        settings = {name: getattr(self.model.generation_config, name) for name in of_model} | how.generate_kwargs
-        settings["use_cache"] = settings.get("use_cache") is False  # not to use it is what is asked for
-        return {
-            name
-            for name in LEFT_TO_GENERATE & settings.keys()
-            if isinstance(settings[name], torch.Tensor) or settings[name]
-        }
+    def _can_search(self, how: Search) -> bool:
+        return not how.left_to_library(self.model.generation_config)
 
     def _translate_ids(
-        self, sources: list[list[int]], how: "Search", max_tokens: int, progress: bool
+        self, sources: list[list[int]], how: Search, max_tokens: int, progress: bool
     ) -> list[Translation]:
         if not sources:
             return []
@@ -395,7 +356,7 @@ class Translator:
         return results
 
     def _generate(
-        self, batch: dict[str, torch.Tensor], how: "Search", indices: list[int]
+        self, batch: dict[str, torch.Tensor], how: Search, indices: list[int]
     ) -> tuple[torch.Tensor, list[float]]:
         """Token ids `(B * n_best, T)` without the start token, and scores."""
         num_beams, n_best, length_penalty, kind = how.num_beams, how.n_best, how.length_penalty, how.length_penalty_type
@@ -467,26 +428,6 @@ class Translator:
         return ids, (log_probs / length_divisor((labels != -100).sum(1), length_penalty, kind)).tolist()
 
 
-@dataclass
-class Search:
-    """What `translate()` was told of how to search; `prefixes` and `phrases` are token ids, of each piece of a text."""
-
-    num_beams: int
-    n_best: int
-    length_penalty: float
-    length_penalty_type: str
-    max_len_a: float
-    max_len_b: int
-    generate_kwargs: dict[str, Any]
-    prefixes: list[list[int]] = field(default_factory=list)
-    phrases: list[list[list[int]]] = field(default_factory=list)
-
-    def prescribed(self, index: int) -> int:
-        """The tokens of a piece's prefix and phrases."""
-        prefix = self.prefixes[index] if self.prefixes else []
-        return len(prefix) + (sum(map(len, self.phrases[index])) if self.phrases else 0)
-
-
 def _join(pieces: list[Translation]) -> Translation:
     """The translation of a text that was cut into pieces; its score is the mean of theirs."""
     if len(pieces) == 1:
@@ -500,4 +441,4 @@ def _join(pieces: list[Translation]) -> Translation:
     return Translation(*n_best[0], n_best)
 
 
-__all__ = ["Search", "TextError", "Translation", "Translator", "as_line"]
+__all__ = ["TextError", "Translation", "Translator", "as_line"]

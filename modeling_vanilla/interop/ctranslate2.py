@@ -11,7 +11,8 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.decoding.lengths import max_new_tokens
-from modeling_vanilla.decoding.translator import NOTHING, Search, Translation, Translator
+from modeling_vanilla.decoding.settings import Search
+from modeling_vanilla.decoding.translator import NOTHING, Translation, Translator
 from modeling_vanilla.errors import first_line
 from modeling_vanilla.interop.common import new_folder, read_model
 
@@ -187,6 +188,9 @@ class CTranslate2Translator(Translator):
             "no_repeat_ngram_size": setting("no_repeat_ngram_size", 0),
             "suppress_sequences": [self.tokenizer.convert_ids_to_tokens(ids) for ids in never] or None,
         }
+        for name in given.keys() & LEFT_OUT.keys():
+            if given[name] in (None, LEFT_OUT[name]):
+                del given[name]  # changes nothing
         if given:
             raise ValueError(f"ctranslate2 doesn't know {', '.join(given)}: use engine='vanilla'")
         limits = [max_new_tokens(len(ids), how.max_len_a, how.max_len_b) - 1 for ids in sources]  # without the end

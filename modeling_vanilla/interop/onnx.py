@@ -21,7 +21,8 @@ from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPa
 from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.decoding.engines import OTHER_ENGINES
 from modeling_vanilla.decoding.search import take_over
-from modeling_vanilla.decoding.translator import Search, Translator
+from modeling_vanilla.decoding.settings import Search
+from modeling_vanilla.decoding.translator import Translator
 from modeling_vanilla.errors import first_line
 from modeling_vanilla.interop.common import new_folder, read_model
 from modeling_vanilla.interop.onnx_graphs import example_inputs, graphs, most_positions, names

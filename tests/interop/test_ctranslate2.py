@@ -125,11 +125,17 @@ def test_a_search_without_an_early_end_is_refused(converted):
 @pytest.mark.parametrize(("settings", "message"), [
     ({"prefixes": ["x"]}, "knows no prefixes"), ({"glossary": Glossary({"the": "x"})}, "knows no prefixes, glossary"),
     ({"length_penalty_type": "paper", "num_beams": 4}, "length_penalty_type paper"),
-    ({"top_k": 3}, "doesn't know top_k"),
+    ({"top_k": 3}, "doesn't know top_k"), ({"do_sample": True}, "doesn't know do_sample"),
 ])  # fmt: skip
 def test_what_the_engine_does_not_know_is_refused(converted, settings, message):
     with pytest.raises(ValueError, match=message):
         Translator.from_pretrained(converted).translate(["the"], **{"num_beams": 2} | settings)
+
+
+def test_a_setting_that_changes_nothing_is_no_reason_to_refuse(converted):
+    translator = Translator.from_pretrained(converted)
+    neutral = {"do_sample": False, "forced_bos_token_id": None, "guidance_scale": 1.0}
+    assert translator.translate(SOURCES, **neutral) == translator.translate(SOURCES)
 
 
 @pytest.mark.parametrize("verb", ["score", "align"])
