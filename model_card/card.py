@@ -147,8 +147,22 @@ def card_text(facts: dict[str, Any], has_curve: bool) -> str:
             if not key.endswith("_dir")  # on the machine that trained, which says nothing to a reader
         },
         "about": about,
+        "plain": _plain,
     }
     return str(ModelCard.from_template(data, template_str=template, **{**facts, **texts}))
+
+
+def is_made_of(facts: dict[str, Any], text: str) -> bool:
+    """Whether a card is the one that `write_card` makes of these facts, whatever repository it names."""
+    title = re.search(r"^# (.+)$", text, re.MULTILINE)
+    return title is not None and card_text({**facts, "repo_id": title[1]}, f"]({CURVE})" in text) == text
+
+
+def _plain(text: str) -> str:
+    """The first 300 characters of a text, on one line, so that Markdown and HTML show them as they are."""
+    text = " ".join(text.split())
+    text = text if len(text) <= 300 else f"{text[:297]}..."
+    return re.sub(r"[\\`*|]", r"\\\g<0>", text.replace("&", "&amp;").replace("<", "&lt;"))
 
 
 def _unit(facts: dict[str, Any]) -> str:

@@ -3,6 +3,14 @@
 from pathlib import Path
 
 
+class TextError(ValueError):
+    """What is wrong with one of several texts: its `number`, counted from 1, and `what`."""
+
+    def __init__(self, number: int, what: str):
+        super().__init__(f"text {number} {what}")
+        self.number, self.what = number, what
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an exception's text, or its type where it has none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -15,4 +23,4 @@ def not_loaded(name: str | Path, what: str, error: BaseException) -> str:
     return f"no such folder here, and can't load a {what} from the Hub: {first_line(error)}"
 
 
-__all__ = ["first_line", "not_loaded"]
+__all__ = ["TextError", "first_line", "not_loaded"]

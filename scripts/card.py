@@ -12,7 +12,7 @@ def parser() -> Parser:
     parser = Parser("card", "Writes a trained model's card (README.md and the training curve) from its results.json.")
     parser.add_argument("model", help="a folder that `vanilla train` wrote")
     parser.add_argument("--license", help="the model's, as the Hub names it: apache-2.0, cc-by-4.0, other ...")
-    parser.add_argument("--author", help="who trained it")
+    parser.add_argument("--author", help='who trained it ("" takes back what was said, here and above)')
     parser.add_argument("--data_origin", help="where the training data is from, and what it permits")
     parser.add_argument("--output", help="write the card into this folder; by default into the model's")
     return parser
@@ -23,8 +23,10 @@ def main(argv: Sequence[str]) -> None:
 
     from modeling_vanilla.training.output import save_about
 
-    about = {name: getattr(args, name) for name in ("license", "author", "data_origin") if getattr(args, name)}
-    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", about.get("license", "unknown")):
+    about = {
+        name: getattr(args, name) for name in ("license", "author", "data_origin") if getattr(args, name) is not None
+    }
+    if about.get("license") and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", about["license"]):
         raise ValueError(f"--license {args.license}: must be a name as the Hub has them, such as apache-2.0 or mit")
     if args.output:
         make_folder(args.output)

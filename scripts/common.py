@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -46,7 +46,16 @@ def add_decoding_arguments(parser: Parser) -> None:
         help="end a search with as many translations as beams (true), when a better one is unlikely (false), or when "
         "none can come (never); by default the model's own",
     )  # fmt: skip
-    parser.add_argument("--ensemble", nargs="+", default=[], metavar="MODEL", help="other models, averaged with it")
+    parser.add_argument(
+        "--ensemble", nargs="+", default=[], metavar="MODEL", type=not_a_file, help="other models, averaged with it"
+    )
+
+
+def not_a_file(model: str) -> str:
+    """A model's name as it is; an option that takes several also takes what was meant to follow it."""
+    if Path(model).is_file():
+        raise argparse.ArgumentTypeError(f"{model} is a file, not a model: give files before --ensemble")
+    return model
 
 
 def decoding_settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -79,6 +88,16 @@ def make_folder(name: str) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise ValueError(f"{name}: can't be written: {error.strerror}") from error
+
+
+def check_output(option: str, output: str, inputs: Iterable[str | None]) -> None:
+    """Refuses to write text over a file that is still to be read, or under a name that says it is compressed."""
+    path = Path(output)
+    if path.suffix in (".gz", ".xz", ".zst"):
+        raise ValueError(f"{option} {output}: is written as plain text: leave out {path.suffix}")
+    for name in filter(None, inputs):
+        if path.is_file() and Path(name).is_file() and path.samefile(name):
+            raise ValueError(f"{option} {output}: would overwrite {name}, which is read: give another file")
 
 
 def drop_output() -> None:

@@ -34,10 +34,7 @@ def main(argv: Sequence[str]) -> None:
     convert = importlib.import_module(f"modeling_vanilla.interop.{args.to}").convert
 
     hide_progress_bars()
-    try:
-        convert(args.model, args.folder, **settings)
-    except OSError as error:
-        raise ValueError(f"{args.folder}: can't be written: {error.strerror or error}") from error
+    convert(args.model, args.folder, **settings)
     print(f"{args.folder}: vanilla translate {args.folder}", file=sys.stderr)
 
 

@@ -10,6 +10,7 @@ from modeling_vanilla.scripts.common import (
     DECODING,
     Parser,
     add_decoding_arguments,
+    check_output,
     decoding_settings,
     hide_progress_bars,
     make_folder,
@@ -87,7 +88,11 @@ def main(argv: Sequence[str]) -> None:
         raise ValueError(f"--save: every system must be a folder that `vanilla train` wrote, with its {RESULTS}")
     if args.output and single and Path(args.output).is_dir():
         raise ValueError(f"--output {args.output}: is a folder; give a file")
+    outputs: dict[str, Path] = {}
     if args.output:
+        outputs = {name: Path(args.output) if single else Path(args.output) / f"{name}.txt" for name in names}
+        for file in outputs.values():
+            check_output("--output", str(file), (args.source, args.target, *args.systems))
         make_folder(str(Path(args.output).parent) if single else args.output)
     sources, references = zip(*pairs, strict=True)
     hide_progress_bars()
@@ -95,8 +100,7 @@ def main(argv: Sequence[str]) -> None:
     for name, system in zip(names, args.systems, strict=True):
         systems[name] = hypotheses_of(system, sources, args)
         if args.output:
-            file = Path(args.output) if single else Path(args.output) / f"{name}.txt"
-            file.write_text("".join(f"{as_line(text)}\n" for text in systems[name]), encoding="utf-8")
+            outputs[name].write_text("".join(f"{as_line(text)}\n" for text in systems[name]), encoding="utf-8")
     options = {name: getattr(args, name) for name in ("measures", "tokenize", "lowercase", "bootstrap")}
     report: dict[str, Any] = {"source": args.source, "target": args.target, "sentences": len(pairs)}
     if single:

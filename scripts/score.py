@@ -30,13 +30,20 @@ def main(argv: Sequence[str]) -> None:
 
     from modeling_vanilla.data.text_files import read_parallel
     from modeling_vanilla.decoding.translator import Translator
+    from modeling_vanilla.errors import TextError
 
     hide_progress_bars()
     translator = Translator.from_pretrained(args.model, device=args.device, dtype=args.dtype, engine="vanilla")
     pairs = iter(read_parallel(Path(args.source), Path(args.target), strict=True))
+    done = 0  # lines
     while block := list(islice(pairs, args.buffer)):
         sources, targets = zip(*block, strict=True)
-        for scored in translator.score(sources, targets, max_tokens=args.max_tokens):
+        try:
+            found = translator.score(sources, targets, max_tokens=args.max_tokens)
+        except TextError as error:
+            raise ValueError(f"{args.source}, line {done + error.number}: {error.what}") from error
+        done += len(block)
+        for scored in found:
             value = scored.total / len(scored.tokens) if args.normalize else scored.total
             if args.tokens:
                 print(json.dumps({"log_prob": value, "tokens": scored.tokens}, ensure_ascii=False))

@@ -1,9 +1,12 @@
 """`vanilla tokenizer --vocab_size N --output DIR FILE ...`: trains the tokenizer alone."""
 
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from modeling_vanilla.errors import first_line
 from modeling_vanilla.scripts.common import Parser, make_folder, run_verb
 
 OF_A_MODEL = ("config.json", "adapter_config.json", "*.safetensors", "pytorch_model*.bin", "checkpoint-*")
@@ -14,7 +17,9 @@ def parser() -> Parser:
     parser.add_argument("files", nargs="+", metavar="FILE", help="text, a sentence a line (.gz, .xz and .zst too)")
     parser.add_argument("--vocab_size", type=int, required=True, help="tokens, special tokens and bytes included")
     parser.add_argument("--output", required=True, help="the folder that AutoTokenizer will load")
-    parser.add_argument("--max_length", type=int, default=256, help="tokens that a model is to take at most")
+    parser.add_argument(
+        "--max_length", type=int, default=256, help="kept as its model_max_length; `vanilla train` sets its own"
+    )
     return parser
 
 
@@ -29,6 +34,8 @@ def main(argv: Sequence[str]) -> None:
         raise ValueError(
             f"{folder}: holds a model ({found[0]}), whose weights fit its own tokenizer alone: choose another --output"
         )
+    if args.max_length < 1:
+        raise ValueError(f"--max_length {args.max_length}: must be at least 1")
     make_folder(args.output)
 
     # A pipe can be read only once.
@@ -42,8 +49,19 @@ def main(argv: Sequence[str]) -> None:
                 yield from held[file] if file in held else read_lines(Path(file), strict=True)
 
     tokenizer = train_tokenizer(Lines(), args.vocab_size, model_max_length=args.max_length)
-    tokenizer.save_pretrained(args.output)
+    save_aside(tokenizer, folder)
     print(f"{len(tokenizer):,} tokens in {args.output}", file=sys.stderr)
+
+
+def save_aside(tokenizer: Any, folder: Path) -> None:
+    """Saves a tokenizer whole or not at all: what is in the folder is replaced when all is written."""
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as aside:
+            tokenizer.save_pretrained(aside)
+            for file in Path(aside).iterdir():
+                file.replace(folder / file.name)
+    except Exception as error:  # the tokenizers library has no type for a full disk
+        raise ValueError(f"{folder}: can't be written: {first_line(error)}") from error
 
 
 def run(argv: Sequence[str] | None = None) -> int:

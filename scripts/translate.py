@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 from modeling_vanilla.scripts.common import (
     Parser,
     add_decoding_arguments,
+    check_output,
     decoding_settings,
     hide_progress_bars,
     run_verb,
@@ -28,7 +29,8 @@ def parser() -> Parser:
     parser.add_argument("--glossary", metavar="FILE", help="prescribed terms: TERM TAB TRANSLATION a line")
     parser.add_argument(
         "--alignments", metavar="FILE",
-        help="write there which words were made of which: 0-0 1-2 ...; with --ensemble by the first model alone",
+        help="write there which words (they end at spaces) were made of which: 0-0 1-2 ...; with --ensemble by the "
+        "first model alone",
     )  # fmt: skip
     parser.add_argument(
         "--n_best", type=int, default=1,
@@ -151,6 +153,8 @@ def main(argv: Sequence[str]) -> None:
     args = parser().parse_args(argv)
     if args.buffer < 1:
         raise ValueError(f"--buffer {args.buffer}: must be at least 1 line")
+    if args.alignments:
+        check_output("--alignments", args.alignments, (args.file, args.prefixes, args.glossary))
     where = args.file or "standard input"
     try:
         stream = open(args.file, "rb", buffering=0) if args.file else sys.stdin.buffer  # noqa: SIM115
@@ -161,7 +165,8 @@ def main(argv: Sequence[str]) -> None:
     from modeling_vanilla.decoding.alignment import pharaoh
     from modeling_vanilla.decoding.engines import engine_of
     from modeling_vanilla.decoding.glossary import Glossary
-    from modeling_vanilla.decoding.translator import TextError, Translator, as_line
+    from modeling_vanilla.decoding.translator import Translator, as_line
+    from modeling_vanilla.errors import TextError
 
     hide_progress_bars()
     glossary = Glossary.read(args.glossary) if args.glossary else None
@@ -169,11 +174,15 @@ def main(argv: Sequence[str]) -> None:
     engine = args.engine or engine_of(args.model)
     if args.alignments and engine != "vanilla":
         raise ValueError(f"--alignments: --engine {engine} keeps no attention; use vanilla")
+    if engine == "ctranslate2" and (args.prefixes or args.glossary):
+        raise ValueError("--prefixes and --glossary: --engine ctranslate2 knows neither; use vanilla")
     state = processes(args)
     device = args.device if state is None or args.device else state.device
     translator = Translator.from_pretrained(
         args.model, device=device, dtype=args.dtype, engine=engine, ensemble=args.ensemble
     )
+    if args.alignments:
+        translator.align([], [])  # what can't be done is said before anything is translated
     speaks = state is None or state.is_main_process
     buffer = args.buffer * (1 if state is None else state.num_processes)
     done = 0  # lines

@@ -55,7 +55,10 @@ def cross_attention(
 
 
 def words(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The word, counted from 0, that each token of the text belongs to; -1 for the end token. Words end at spaces."""
+    """
+    The word, counted from 0, that each token of the text belongs to; -1 for the end token. Words end at spaces, so that
+    a Chinese or Japanese sentence is one.
+    """
     ends = [match.end() for match in re.finditer(r"\S+", text)]
     encoded = tokenizer(text, return_offsets_mapping=True, verbose=False)
     special = set(tokenizer.all_special_ids)
@@ -78,8 +81,11 @@ def align(
         max_tokens: padded positions a side that a batch holds at most, and a hundredth of its attention weights a head.
 
     Raises:
-        ValueError: when the two differ in number, or there is no such decoder layer.
+        ValueError: when the two differ in number, or there is no such decoder layer; for a tokenizer without a fast
+            version, which alone says where its tokens are.
     """
+    if not tokenizer.is_fast:
+        raise ValueError("alignments need a tokenizer that says where its tokens are in the text: a fast one")
     sources, targets = strings("sources", sources), strings("targets", targets)
     ids = pair_ids(tokenizer, sources, targets)
     chosen = (-2 if len(model.get_decoder().layers) > 1 else -1) if layer is None else layer
@@ -162,8 +168,10 @@ def draw(
     stays text, so that whatever shows it finds them.
 
     Raises:
-        ValueError: as `picture`; when the file can't be written.
+        ValueError: as `picture`; when the file has no ending that says its format, or can't be written.
     """
+    if not Path(output).suffix or Path(output).is_dir():
+        raise ValueError(f"{output}: must be a file's name that says its format: .png, .svg, .pdf ...")
     figure = picture(model, tokenizer, source, target, layer, head)
     from matplotlib import rc_context
 

@@ -37,8 +37,10 @@ class Glossary:
     def read(cls, path: str | Path) -> "Glossary":
         """A file with a term, a tab and its translation on each line; a ValueError names the line that hasn't both."""
         terms: dict[str, str] = {}
-        for term, translation in read_tsv(Path(path), strict=True):
-            term = _plain(term)
+        for number, fields in enumerate(read_tsv(Path(path), strict=True), start=1):
+            term, translation = _plain(fields[0]), fields[1].strip()
+            if not term or not translation:
+                raise ValueError(f"{path}:{number}: needs a term and its translation: TERM TAB TRANSLATION")
             if terms.setdefault(term, translation) != translation:
                 raise ValueError(f"{path}: two translations for {term!r}: {terms[term]!r} and {translation!r}")
         if not terms:
@@ -127,6 +129,8 @@ def phrase_ids(text: str, tokenizer: PreTrainedTokenizerBase, mark: str) -> list
     script has none.
     """
     ids = tokenizer(text, add_special_tokens=False).input_ids
+    if not ids:
+        raise ValueError(f"glossary: the tokenizer makes nothing of {text!r}")
     first = tokenizer.convert_ids_to_tokens(ids[0])
     has_spaces = not NO_SPACES_BETWEEN_WORDS.match(text)
     if has_spaces and mark in BEGINS and not first.startswith(mark):  # it was taken for a sentence's beginning

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_vanilla.data.batching import TokenBatchSampler
+from modeling_vanilla.errors import TextError
 from modeling_vanilla.loss import tokens_per_chunk
 
 
@@ -29,6 +30,12 @@ def score(
 ) -> list[Scored]:
     """`Translator.score`, of a model and its tokenizer."""
     ids = pair_ids(tokenizer, sources, targets)
+    if model.config.position_encoding == "learned":
+        most = model.config.max_position_embeddings
+        for number, lengths in enumerate(zip(*(map(len, side) for side in ids), strict=True), start=1):
+            if max(lengths) > most:
+                what = f"has {max(lengths)} tokens a side, but the model has learned positions for {most}: shorten it"
+                raise TextError(number, what)
     results: list[Scored] = [Scored(0.0, ())] * len(ids[0])
     for indices in pair_batches(ids, max_tokens):
         batch = [

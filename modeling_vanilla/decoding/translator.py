@@ -35,6 +35,7 @@ from modeling_vanilla.decoding.packing import packed
 from modeling_vanilla.decoding.scoring import Scored, check_budget, score, strings, token_log_probs, up_to_end
 from modeling_vanilla.decoding.search import Member, search
 from modeling_vanilla.decoding.settings import Search
+from modeling_vanilla.errors import TextError
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,6 @@ class Translation:
     text: str
     score: float
     n_best: tuple[tuple[str, float], ...]
-
-
-class TextError(ValueError):
-    """What is wrong with one of the texts: its `number`, counted from 1, and `what`."""
-
-    def __init__(self, number: int, what: str):
-        super().__init__(f"text {number} {what}")
-        self.number, self.what = number, what
 
 
 def as_line(text: str) -> str:
@@ -141,6 +134,8 @@ class Translator:
         if engine in OTHER_ENGINES:
             if ensemble:
                 raise ValueError(f"engine={engine!r} knows no ensembles: use our own engine")
+            if kwargs:
+                raise ValueError(f"engine={engine!r} knows no {', '.join(kwargs)}")
             module = importlib.import_module(f"modeling_vanilla.interop.{engine}")
             return module.open_translator(name_or_path, device, str(dtype).removeprefix("torch."))
         if engine != "vanilla":
@@ -148,6 +143,8 @@ class Translator:
         if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise ValueError(f"dtype={dtype!r} is unknown: float32, bfloat16, float16 or auto")
         model, tokenizer = load_model(name_or_path, dtype, **kwargs)
+        if dtype != "auto" and model.dtype != (getattr(torch, dtype) if isinstance(dtype, str) else dtype):
+            raise ValueError(f"dtype={dtype}: {name_or_path} has int8 weights and computes in {model.dtype} alone")
         others = []
         for name in ensemble:
             other, its_tokenizer = load_model(name, dtype, **kwargs)
@@ -254,7 +251,7 @@ class Translator:
             max_tokens: padded positions a side that a batch holds at most.
 
         Raises:
-            ValueError: when the two differ in number.
+            ValueError: when the two differ in number; for a pair that learned positions have no room for.
         """
         return score(self.model, self.tokenizer, sources, targets, max_tokens)
 
@@ -441,4 +438,4 @@ def _join(pieces: list[Translation]) -> Translation:
     return Translation(*n_best[0], n_best)
 
 
-__all__ = ["TextError", "Translation", "Translator", "as_line"]
+__all__ = ["Translation", "Translator", "as_line"]

@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.decoding.engines import load_model, target_language
+from modeling_vanilla.decoding.lengths import max_new_tokens
 from modeling_vanilla.errors import first_line
+
+UNLIMITED = 10**6  # tokens: a tokenizer that says more, or nothing, sets no limit
 
 
 def read_model(name_or_path: str | Path, dtype: str = "float32") -> tuple[Any, Any]:
@@ -35,6 +39,22 @@ def read_model(name_or_path: str | Path, dtype: str = "float32") -> tuple[Any, A
     if language := target_language(name_or_path):  # which older folders' tokenizers don't say
         tokenizer.init_kwargs["target_lang"] = language
     return model.eval(), tokenizer
+
+
+def check_fast(name_or_path: str | Path, tokenizer: Any) -> None:
+    """Refuses a tokenizer that other engines' folders can't carry."""
+    if not tokenizer.is_fast:
+        raise ValueError(f"{name_or_path}: its {type(tokenizer).__name__} can't be converted: it has no fast version")
+
+
+def reach(config: VanillaConfig, tokenizer: Any) -> None:
+    """
+    Has computed positions tabulated for the longest source that the tokenizer lets through and its translation: the
+    tables of other engines don't grow.
+    """
+    if config.position_encoding in ("sinusoidal", "rotary") and tokenizer.model_max_length < UNLIMITED:
+        longest = max_new_tokens(tokenizer.model_max_length)
+        config.max_position_embeddings = max(config.max_position_embeddings, longest)
 
 
 def merged(name_or_path: str | Path, adapter: Any, dtype: str) -> Any:
@@ -71,7 +91,7 @@ def new_folder(name: str | Path) -> Iterator[Path]:
     Makes the folder to write to; what fails in the block leaves nothing of it.
 
     Raises:
-        ValueError: where it can't be made, or holds something.
+        ValueError: where it can't be made or written, or holds something.
     """
     folder = Path(name)
     try:
@@ -84,12 +104,14 @@ def new_folder(name: str | Path) -> Iterator[Path]:
     try:
         yield folder
         make_readable(folder)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             for path in folder.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             if is_new:
                 folder.rmdir()
+        if isinstance(error, OSError | SafetensorError):  # of a full disk safetensors makes its own
+            raise ValueError(f"{folder}: can't be written: {getattr(error, 'strerror', None) or error}") from error
         raise
 
 
@@ -99,4 +121,4 @@ def make_readable(folder: Path) -> None:
         file.chmod((folder / "config.json").stat().st_mode & 0o777)
 
 
-__all__ = ["make_readable", "new_folder", "read_model"]
+__all__ = ["check_fast", "make_readable", "new_folder", "reach", "read_model"]

@@ -1,6 +1,8 @@
 """CTranslate2 (an extra): our models in its format, and `Translator` on its engine."""
 
+import json
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -14,12 +16,13 @@ from modeling_vanilla.decoding.lengths import max_new_tokens
 from modeling_vanilla.decoding.settings import Search
 from modeling_vanilla.decoding.translator import NOTHING, Translation, Translator
 from modeling_vanilla.errors import first_line
-from modeling_vanilla.interop.common import new_folder, read_model
+from modeling_vanilla.interop.common import check_fast, new_folder, reach, read_model
 
 logger = logging.getLogger(__name__)
 
 BLOCK = 4096  # sentences handed to the engine at once
 SINUSOIDS = 2048  # positions of a model whose own table would grow
+POSITIONS = "positions"  # how many there are, beside the engine's own settings
 QUANTIZATIONS = ("float32", "int8")
 ACTIVATIONS = {
     "relu": "RELU",
@@ -78,7 +81,8 @@ def convert(name_or_path: str | Path, folder: str | Path, quantization: Literal[
 
     Raises:
         ValueError: without the extra `ctranslate2`; for a folder that holds something; for a model that CTranslate2
-            can't compute (rotary or ALiBi positions, separate vocabularies, other head sizes), naming the reason.
+            can't compute (rotary or ALiBi positions, separate vocabularies, other head sizes), naming the reason; for a
+            tokenizer without a fast version.
     """
     ct2 = library()
     if quantization not in QUANTIZATIONS:
@@ -86,6 +90,8 @@ def convert(name_or_path: str | Path, folder: str | Path, quantization: Literal[
     with new_folder(folder) as folder:
         model, tokenizer = read_model(name_or_path)
         check_config(model.config)
+        check_fast(name_or_path, tokenizer)
+        reach(model.config, tokenizer)
         spec = build_spec(ct2, model, tokenizer)
         spec.validate()
         spec.optimize(quantization=quantization)
@@ -137,8 +143,13 @@ def open_translator(folder: str | Path, device: Any = None, dtype: str = "auto")
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"{folder}: CTranslate2 can't open it: {first_line(error)}") from error
     torch.set_num_threads(threads)  # the engine sets them for the whole process
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    return CTranslate2Translator(engine, tokenizer, GenerationConfig.from_pretrained(folder))
+    try:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+        config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        positions = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")).get(POSITIONS)
+    except Exception as error:  # whatever a spoiled file makes the libraries raise
+        raise ValueError(f"{folder}: can't load the tokenizer and settings: {first_line(error)}") from error
+    return CTranslate2Translator(engine, tokenizer, config, positions)
 
 
 class CTranslate2Translator(Translator):
@@ -150,8 +161,12 @@ class CTranslate2Translator(Translator):
     `suppress_tokens`, `no_repeat_ngram_size` ...), it scores by the probabilities among those that are left.
     """
 
-    def __init__(self, engine: Any, tokenizer: PreTrainedTokenizerFast, generation_config: GenerationConfig):
+    def __init__(
+        self, engine: Any, tokenizer: PreTrainedTokenizerFast, generation_config: GenerationConfig,
+        positions: int | None = None,
+    ):  # fmt: skip
         self.engine, self.tokenizer, self.generation_config = engine, tokenizer, generation_config
+        self.positions = positions  # of a translation, its end included
         self.workers = max(engine.num_translators, 1)
 
     def score(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -159,8 +174,11 @@ class CTranslate2Translator(Translator):
 
     align = score
 
+    def _room(self) -> int:
+        return (self.positions or sys.maxsize) - 1
+
     def _must_search(self, how: Search) -> bool:
-        if any(how.prefixes) or any(how.phrases) or (how.length_penalty_type != "power" and how.num_beams > 1):
+        if any(how.prefixes) or how.phrases or (how.length_penalty_type != "power" and how.num_beams > 1):
             raise ValueError(
                 "ctranslate2 knows no prefixes, glossary or length_penalty_type paper: use engine='vanilla'"
             )
@@ -193,7 +211,9 @@ class CTranslate2Translator(Translator):
                 del given[name]  # changes nothing
         if given:
             raise ValueError(f"ctranslate2 doesn't know {', '.join(given)}: use engine='vanilla'")
-        limits = [max_new_tokens(len(ids), how.max_len_a, how.max_len_b) - 1 for ids in sources]  # without the end
+        limits = [  # without the end
+            min(max_new_tokens(len(ids), how.max_len_a, how.max_len_b), self._room()) - 1 for ids in sources
+        ]
         results: list[Translation] = [NOTHING] * len(sources)
 
         def run(indices: Sequence[int], limit: int) -> None:
@@ -292,6 +312,7 @@ def build_spec(ct2: Any, model: Any, tokenizer: PreTrainedTokenizerFast) -> Any:
             linear(target.ffn.linear_0, layer.fc1)
             linear(target.ffn.linear_1, layer.fc2)
             norm(target.ffn.layer_norm, layer.final_layer_norm)
+        spec.config.add_attribute(POSITIONS, len(table))  # of the decoder, which is the last
     linear(spec.decoder.projection, model.lm_head)
 
     tokens = tokenizer.convert_ids_to_tokens(list(range(min(c.vocab_size, len(tokenizer)))))

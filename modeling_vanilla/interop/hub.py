@@ -2,12 +2,15 @@
 
 import json
 import logging
+import posixpath
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from functools import wraps
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled
@@ -18,16 +21,22 @@ logger = logging.getLogger(__name__)
 
 CONFIG, GENERATION, CARD, RESULTS = "config.json", "generation_config.json", "README.md", "results.json"
 WEIGHTS = ("model.safetensors", "model-*.safetensors", "model.safetensors.index.json")
+# Fast tokenizers are in tokenizer.json; others have vocabularies of their own, and older ones special tokens apart.
+TOKENIZER = (
+    "tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "bpe.codes", "dict.txt",
+    "*.spm", "*.model",
+)  # fmt: skip
 # Nothing else of a model's folder is shared: no pickle, optimizer, checkpoint, log, or recipe of somebody's machine.
 MODEL_FILES = (
     CONFIG,
     GENERATION,
     CARD,
     *WEIGHTS,
-    "tokenizer*.json",
-    "special_tokens_map.json",
+    *TOKENIZER,
     "preprocessor_config.json",
 )
+ADAPTER = "adapter_config.json"  # beside a model, it changes what `from_pretrained` loads
+PICTURE = re.compile(r"""!\[.*?\]\(\s*(<[^>\n]+>|[^\s)]+)[^)\n]*\)|<img\b[^>]*?\bsrc=["']([^"']+)""")
 PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".pyc"}
 TOKEN = re.compile(rb"\bhf_(?:[A-Za-z0-9]{30,}|(?:oauth|jwt)_[\w.-]{30,})")
 CODE = Path(__file__).parents[1]  # the model's modules
@@ -46,8 +55,9 @@ def push(
 ) -> CommitInfo:
     """
     Uploads a model in one commit: weights, config, generation config, tokenizer, card with its pictures, and the code
-    that others load with `trust_remote_code=True`. Weights that the repository had under other names go. A card that
-    `vanilla train` or `vanilla card` wrote names the repository there, one that a person wrote goes up as it is.
+    that others load with `trust_remote_code=True`. What the repository had of another model, and would be loaded in its
+    place (weights and a tokenizer under other names, an adapter), goes. A card that `vanilla train` or `vanilla card`
+    wrote names the repository there, one that a person wrote goes up as it is.
 
     Args:
         folder: what `vanilla train` or `save_pretrained` wrote; for a Space, its files, which go up as they are.
@@ -83,7 +93,7 @@ def push(
             api.create_branch(repo_id, branch=revision, repo_type=repo_type, exist_ok=True)
         info = api.repo_info(repo_id, repo_type=repo_type, revision=revision)
         there = [file.rfilename for file in getattr(info, "siblings", None) or ()]
-        stale = [name for name in there if repo_type == "model" and is_weights(name) and name not in files]
+        stale = [name for name in there if repo_type == "model" and is_loaded(name) and name not in files]
         operations: list[Any] = [CommitOperationDelete(name) for name in stale]
         operations += [CommitOperationAdd(name, content) for name, content in sorted(files.items())]
         return api.create_commit(
@@ -122,6 +132,8 @@ def model_files(folder: Path) -> dict[str, Path | bytes]:
     config = _read(folder / CONFIG)
     if config.get("model_type") != "vanilla":
         raise ValueError(f"{folder}: not one of our models, but model_type={config.get('model_type')!r}: {remedy}")
+    if (folder / ADAPTER).is_file():
+        raise ValueError(f"{folder}: holds an adapter beside a model: merge the two, and push what comes of it")
     files: dict[str, Path | bytes] = {
         path.name: path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.is_file()
     }
@@ -146,25 +158,31 @@ def card_for(repo_id: str, folder: Path) -> bytes:
     """The folder's card, which names the repository where it is the one that our writer makes of the run's results."""
     content = (folder / CARD).read_bytes()
     try:
-        facts, title = _read(folder / RESULTS), re.search(r"^# (.+)$", content.decode(), re.MULTILINE)
-        if facts and title:
-            from modeling_vanilla.model_card.card import CURVE, card_text
+        if facts := _read(folder / RESULTS):
+            from modeling_vanilla.model_card.card import CURVE, card_text, is_made_of
 
-            has_curve = f"]({CURVE})".encode() in content
-            if card_text({**facts, "repo_id": title[1]}, has_curve).encode() == content:
-                return card_text({**facts, "repo_id": repo_id}, has_curve).encode()
+            if is_made_of(facts, text := content.decode()):
+                return card_text({**facts, "repo_id": repo_id}, f"]({CURVE})" in text).encode()
     except Exception:  # whatever the results of something else make a template raise; no jinja2
         logger.debug("%s: not made of the %s beside it", folder / CARD, RESULTS, exc_info=True)
     return content
 
 
 def pictures(folder: Path) -> list[str]:
-    """The pictures in the folder that its card shows."""
+    """The pictures in the folder that its card shows, in Markdown or HTML."""
     if not (folder / CARD).is_file():
         return []
-    names = re.findall(r"!\[[^]]*\]\(([\w./-]+)\)", (folder / CARD).read_text(encoding="utf-8", errors="replace"))
-    root = folder.resolve()
-    return [name for name in names if (root / name).is_file() and (root / name).resolve().is_relative_to(root)]
+    text, root = (folder / CARD).read_text(encoding="utf-8", errors="replace"), folder.resolve()
+    found: list[str] = []
+    for markdown, html in PICTURE.findall(text):
+        name = posixpath.normpath(unquote(markdown.strip("<>") or html))
+        if re.match(r"[a-z][a-z+.-]+:|//", name):
+            continue  # elsewhere
+        if (root / name).is_file() and (root / name).resolve().is_relative_to(root):
+            found.append(name)
+        else:
+            logger.warning("%s: shows %s, which isn't in the folder: it will be missing", folder / CARD, name)
+    return found
 
 
 def all_files(folder: Path) -> dict[str, Path | bytes]:
@@ -188,6 +206,11 @@ def all_files(folder: Path) -> dict[str, Path | bytes]:
 def is_weights(name: str) -> bool:
     """Whether a repository's file is one that `from_pretrained` may take for the model's weights."""
     return re.fullmatch(r"(model|pytorch_model).*\.(safetensors|bin|index\.json)", name) is not None
+
+
+def is_loaded(name: str) -> bool:
+    """Whether `from_pretrained` may take a repository's file for a part of the model or its tokenizer."""
+    return is_weights(name) or any(fnmatch(name, pattern) for pattern in ("adapter_*", *TOKENIZER))
 
 
 def code_files() -> dict[str, Path | bytes]:

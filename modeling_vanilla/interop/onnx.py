@@ -24,7 +24,7 @@ from modeling_vanilla.decoding.search import take_over
 from modeling_vanilla.decoding.settings import Search
 from modeling_vanilla.decoding.translator import Translator
 from modeling_vanilla.errors import first_line
-from modeling_vanilla.interop.common import new_folder, read_model
+from modeling_vanilla.interop.common import check_fast, new_folder, reach, read_model
 from modeling_vanilla.interop.onnx_graphs import example_inputs, graphs, most_positions, names
 from modeling_vanilla.modeling_vanilla import VanillaForConditionalGeneration
 
@@ -81,11 +81,14 @@ def convert(name_or_path: str | Path, folder: str | Path) -> None:
         folder: where to write; must not exist, or be empty.
 
     Raises:
-        ValueError: without the extra `onnx`; for a folder that holds something; where there is no model of ours.
+        ValueError: without the extra `onnx`; for a folder that holds something; where there is no model of ours, or a
+            tokenizer without a fast version.
     """
     library()
     with new_folder(folder) as folder:
         model, tokenizer = read_model(name_or_path)
+        check_fast(name_or_path, tokenizer)
+        reach(model.config, tokenizer)
         exported = export(model)
         with quiet():
             exported.save_pretrained(folder)

@@ -16,13 +16,14 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.decoding.engines import target_language
-from modeling_vanilla.interop.common import make_readable
+from modeling_vanilla.interop.common import new_folder
+from modeling_vanilla.interop.hub import TOKENIZER as TOKENIZER_FILES
 from modeling_vanilla.training.arguments import VanillaTrainingArguments
 from modeling_vanilla.training.checkpoints import checkpoints, is_due, remove, sound_checkpoints, state_of, step_of
 from modeling_vanilla.training.initial import CHANGEABLE
 
 TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
-BESIDE_WEIGHTS = ("config.json", "generation_config.json", "tokenizer*", "preprocessor_config.json")
+BESIDE_WEIGHTS = ("config.json", "generation_config.json", *TOKENIZER_FILES, "preprocessor_config.json")
 
 
 def average_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
@@ -79,26 +80,20 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> No
     Writes the averaged model, with what stands beside the last one's weights (or in the folder above a checkpoint).
 
     Raises:
-        ValueError: as in `average_weights`; when the output folder isn't empty.
+        ValueError: as in `average_weights`; when the output folder isn't empty, or can't be written.
     """
-    output, last = Path(output), Path(folders[-1])
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ValueError(f"{output}: exists, and isn't an empty folder: choose another")
-    average = average_weights(folders)
-    for folder in folders[:-1]:
-        if different := _differences(Path(folder), last):
-            raise ValueError(f"{folder}: another model than {last}: they differ in {', '.join(different)}")
-    try:
-        output.mkdir(parents=True, exist_ok=True)
+    last = Path(folders[-1])
+    with new_folder(output) as output:
+        average = average_weights(folders)
+        for folder in folders[:-1]:
+            if different := _differences(Path(folder), last):
+                raise ValueError(f"{folder}: another model than {last}: they differ in {', '.join(different)}")
         save_torch_state_dict(average, output, metadata={"format": "pt"})
         places = (last.parent, last) if last.name.startswith("checkpoint-") else (last,)
         for place in places:
-            for file in (file for pattern in BESIDE_WEIGHTS for file in place.glob(pattern)):
+            for file in (file for pattern in BESIDE_WEIGHTS for file in place.glob(pattern) if file.is_file()):
                 shutil.copyfile(file, output / file.name)
         _keep_language(output, next(filter(None, map(target_language, places)), None))
-        make_readable(output)
-    except OSError as error:
-        raise ValueError(f"{output}: can't be written: {error.strerror}") from error
 
 
 def _keep_language(folder: Path, language: str | None) -> None:
@@ -132,14 +127,22 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def last_checkpoints(folder: str | Path, count: int) -> list[Path]:
     """The newest `count` complete checkpoints of a run, the oldest first; without what an interruption wrote."""
+    _check_run(folder)
     newest = list(islice(filter(is_due, sound_checkpoints(Path(folder))), max(count, 0)))
     return _enough(newest, count, folder)[::-1]
 
 
 def best_checkpoints(folder: str | Path, count: int, metric: str | None, greater_is_better: bool | None) -> list[Path]:
     """The `count` complete checkpoints with the best validation `metric` at their update, the best first."""
+    _check_run(folder)
     sound = list(sound_checkpoints(Path(folder)))
-    values = metric_by_step(state_of(sound[0])["log_history"], metric) if sound else {}
+    history = state_of(sound[0])["log_history"] if sound else []
+    values = metric_by_step(history, metric)
+    if sound and not values:
+        known = sorted({key.removeprefix("eval_") for entry in history for key in entry if key.startswith("eval_")})
+        known = [name for name in known if not name.endswith(("runtime", "_per_second"))]
+        by = f"they were by {', '.join(known)}" if known else "nothing was validated"
+        raise ValueError(f"{folder}: no checkpoint was scored by {metric}: {by}")
     scored = [path for path in sound if step_of(path) in values]
     return _enough(_ranked(scored, values, greater_is_better), count, folder, f" that were scored by {metric}")[:count]
 
@@ -162,6 +165,11 @@ def metric_by_step(history: Sequence[dict], metric: str | None) -> dict[int, flo
     """What a trainer's log says of a validation metric, with or without its prefix, at each update."""
     key = f"eval_{(metric or 'nll').removeprefix('eval_')}"
     return {entry["step"]: entry[key] for entry in history if math.isfinite(entry.get(key, math.nan))}
+
+
+def _check_run(folder: str | Path) -> None:
+    if not Path(folder).is_dir():
+        raise ValueError(f"{folder}: no such folder: give one that `vanilla train` wrote")
 
 
 def _enough(checkpoints: list[Path], count: int, folder: str | Path, which: str = "") -> list[Path]:

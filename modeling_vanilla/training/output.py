@@ -5,12 +5,14 @@ import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import yaml
 from transformers import TrainerCallback
 
+from modeling_vanilla.interop.hub import TOKENIZER
 from modeling_vanilla.training.checkpoints import ASIDE, checkpoints, fault_of, last_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -28,7 +30,7 @@ OURS = (
     "README.md",
     "training_curve.png",
     "*config.json",
-    "tokenizer*",
+    *TOKENIZER,
     "translations",
     "predictions",
     "checkpoint-*",
@@ -37,7 +39,11 @@ OURS = (
     "runs",
     *WEIGHTS,
 )
-UNSAVED = {RECIPE, "tokenizer.json", "tokenizer_config.json", "runs", "bad-updates", ASIDE}  # of a run that never saved
+UNSAVED = (RECIPE, *TOKENIZER, "runs", "bad-updates", ASIDE)  # of a run that never saved
+
+
+class ChangedCard(ValueError):
+    """A card that somebody wrote into, or that was there before."""
 
 
 def write_results(folder: Path, facts: dict[str, Any]) -> None:
@@ -49,12 +55,17 @@ def write_results(folder: Path, facts: dict[str, Any]) -> None:
 
 def save_results(folder: Path, results: list[dict[str, Any]]) -> None:
     """
-    Adds figures to those of a finished run, in the place of what had the same data set and name, and to its card.
+    Adds figures to those of a finished run, in the place of what had the same data set and name, and to its card,
+    unless that was changed by hand. What is replaced by another figure is logged.
 
     Raises:
         ValueError: when the folder has no readable results.json, or can't be written.
     """
     with _facts_of(folder) as facts:
+        for old, new in product(facts["results"], results):
+            if _same_figure(old, new) and old["value"] != new["value"]:
+                figures = f"{old['value']:.2f} before, {new['value']:.2f} now"
+                logger.warning("%s: %s of %s is replaced: %s", folder / RESULTS, old["name"], old["dataset"], figures)
         kept = [old for old in facts["results"] if not any(_same_figure(old, new) for new in results)]
         facts["results"] = kept + results
 
@@ -64,32 +75,44 @@ def save_about(folder: Path, about: dict[str, str], output: Path | None = None) 
     Adds what only a person knows of a finished run to what is known of it, and writes its card anew.
 
     Args:
-        about: `license`, `author`, `data_origin`, or some of them.
+        about: `license`, `author`, `data_origin`, or some of them; "" takes one back.
         output: write the card there, and leave the model's folder as it is.
 
     Raises:
-        ValueError: as `save_results`.
+        ValueError: as `save_results`; where there is a card that isn't the one made of what is known of the run.
     """
-    with _facts_of(folder, output) as facts:
-        facts["about"] = {**facts.get("about", {}), **about}
+    with _facts_of(folder, output, needs_card=True) as facts:
+        facts["about"] = {name: text for name, text in {**facts.get("about", {}), **about}.items() if text}
 
 
 @contextmanager
-def _facts_of(folder: Path, output: Path | None = None) -> Iterator[dict[str, Any]]:
-    """What is known of a finished run, to be changed; then it is written again, and the card too."""
-    from modeling_vanilla.model_card import write_card
+def _facts_of(folder: Path, output: Path | None = None, needs_card: bool = False) -> Iterator[dict[str, Any]]:
+    """
+    What is known of a finished run, to be changed; then it is written again, and the card too, unless somebody wrote
+    into it. Where the card is what is wanted, that is an error.
+    """
+    from modeling_vanilla.model_card.card import is_made_of, write_card
 
-    file = folder / RESULTS
+    file, card = folder / RESULTS, (output or folder) / "README.md"
     try:
         facts = json.loads(file.read_text(encoding="utf-8"))
+        text = card.read_text(encoding="utf-8") if card.is_file() else ""
+        is_own = not text or is_made_of(facts, text)
         yield facts
-        write_card(output or folder, facts)
+        if is_own or is_made_of(facts, text):
+            write_card(output or folder, facts)
+        elif needs_card:
+            raise ChangedCard(f"{card}: isn't the card that was written of this run: move it away to have one written")
+        else:
+            logger.warning("%s: isn't the card that was written of this run, so it stays as it is", card)
         if output is None:
             write_results(folder, facts)
     except OSError as error:
         raise ValueError(
             f"{error.filename or file}: {error.strerror}: a card is made of what `vanilla train` wrote"
         ) from error
+    except ChangedCard:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file}: not what `vanilla train` wrote: {error}") from error
 
@@ -194,7 +217,8 @@ def _in_the_way(
         return f"an unfinished run whose checkpoints are all broken ({faults})"
     recipe = folder / RECIPE
     is_run = recipe.is_file() and recipe.read_text(encoding="utf-8", errors="replace").startswith(MARK)
-    return ", ".join(path.name for path in _matching(folder, OURS) if not is_run or path.name not in UNSAVED)
+    harmless = _matching(folder, UNSAVED) if is_run else []
+    return ", ".join(path.name for path in _matching(folder, OURS) if path not in harmless)
 
 
 def _read_recipe(recipe: Path) -> dict[str, Any]:

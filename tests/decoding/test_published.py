@@ -208,6 +208,9 @@ def test_a_glossary_file(tmp_path):
     file.write_text("dog\tKöter\nbig\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"terms\.tsv:2"):
         Glossary.read(file)
+    file.write_text("dog\tKöter\ndog\tKöter \n\tHund\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"terms\.tsv:3: needs a term and its translation"):
+        Glossary.read(file)
     file.write_text("dog\tKöter\ndog\tHund\n", encoding="utf-8")
     with pytest.raises(ValueError, match="two translations"):
         Glossary.read(file)

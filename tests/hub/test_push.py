@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from datasets import Dataset
-from huggingface_hub import metadata_load
+from huggingface_hub import HfApi, metadata_load
 from transformers import AutoModelForSeq2SeqLM
 
 import modeling_vanilla
@@ -151,6 +151,38 @@ def test_what_is_there_is_not_sent_again(hub, folder):
     del hub.requests[:]
     assert push(folder, "me/en-de").oid == commit
     assert not [request for request in hub.requests if request.startswith("PUT")]
+
+
+def test_what_was_of_another_model_goes(hub, folder, tmp_path):
+    """Beside an adapter's config `from_pretrained` would load the adapter's base, and an older tokenizer's tokens."""
+    old = (
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.txt",
+    )
+    (tmp_path / "old").mkdir()
+    for name in (*old, "notes.txt"):
+        (tmp_path / "old" / name).write_text("{}")
+    HfApi(token=WRITER).create_repo("me/en-de")
+    HfApi(token=WRITER).upload_folder(repo_id="me/en-de", folder_path=tmp_path / "old")
+    push(folder, "me/en-de")
+    assert not hub.files("me/en-de").keys() & {*old}
+    assert "notes.txt" in hub.files("me/en-de")
+
+
+def test_pictures_are_found_however_the_card_shows_them(hub, folder, caplog):
+    shown = ["![a](a.png \"A\")", "![b](my%20b.png)", "![c](<my c.png>)", '<img width="9" src="d.png">',
+             "![a [e] f](e.png)", "![f](./sub/../f.png)", "![far](https://example.org)", "![lost](h.png)"]  # fmt: skip
+    there = ("a.png", "my b.png", "my c.png", "d.png", "e.png", "f.png")
+    for name in there:
+        (folder / name).write_bytes(b"picture")
+    (folder / "README.md").write_text(CARD + "\n".join(shown))
+    push(folder, "me/en-de")
+    assert set(there) <= hub.files("me/en-de").keys()
+    assert "shows h.png, which isn't in the folder" in caplog.text
+    assert "example.org" not in caplog.text
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -319,6 +351,9 @@ def damage(folder, what: str):
     if what == "config of another kind":
         config.write_text("[]")
         return folder, "config.json: must hold"
+    if what == "beside an adapter":
+        (folder / "adapter_config.json").write_text("{}")
+        return folder, "holds an adapter beside a model"
     (folder / "model.safetensors").unlink()
     if what == "no weights":
         return folder, "model.safetensors is missing"
@@ -333,7 +368,7 @@ def damage(folder, what: str):
     "what",
     [
         *("no folder", "empty", "a file", "another model", "broken config", "config of another kind", "no weights"),
-        *("shard missing", "shard elsewhere", "broken index"),
+        *("shard missing", "shard elsewhere", "broken index", "beside an adapter"),
     ],
 )
 def test_a_folder_that_is_no_model(hub, folder, capsys, what):

@@ -1,10 +1,12 @@
 """Models on CTranslate2's engine: the same tokens and scores as ours."""
 
+import json
+import shutil
 import sys
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_vanilla.decoding import Glossary, Translator
 from modeling_vanilla.interop import ctranslate2 as ours
@@ -63,6 +65,46 @@ def test_every_kind_of_model_that_it_takes(trained, lively, tmp_path, changes):
     assert [t.text for t in found] == [t.text for t in expected]
 
 
+def test_learned_positions_are_room_for_so_many_tokens(trained, lively, tmp_path):
+    tokenizer = Translator.from_pretrained(trained).tokenizer
+    config = AutoConfig.from_pretrained(trained)
+    changes = {"position_encoding": "learned", "max_position_embeddings": 40, "decoder_attention_heads": 2}
+    lively(4, vocab_size=config.vocab_size, decoder_vocab_size=config.vocab_size, **changes).save_pretrained(
+        tmp_path / "model"
+    )
+    tokenizer.save_pretrained(tmp_path / "model")
+    ours.convert(tmp_path / "model", tmp_path / "ct2")
+    expected, found = (Translator.from_pretrained(tmp_path / name).translate(SOURCES[:5], num_beams=1)
+                       for name in ("model", "ct2"))  # fmt: skip
+    assert [t.text for t in found] == [t.text for t in expected]
+
+
+def test_positions_reach_as_far_as_the_tokenizer_lets_texts(trained, tmp_path):
+    """And the 50 tokens that a translation may be longer: the engine's table doesn't grow."""
+    for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json"):
+        shutil.copy(trained / name, tmp_path)
+    Translator.from_pretrained(trained).tokenizer.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": 3000}))
+    ours.convert(tmp_path, tmp_path / "ct2")
+    translator = Translator.from_pretrained(tmp_path / "ct2")
+    long = "the " * 2500
+    assert 2048 < len(translator.tokenizer(long).input_ids) <= 3000
+    (found,) = translator.translate([long], num_beams=1, max_len_a=0, max_len_b=5)
+    assert found.text
+
+
+@pytest.mark.parametrize(("name", "content"), [("tokenizer.json", "{}"), ("tokenizer.json", "{"),
+                                               ("generation_config.json", None), ("config.json", "[")])  # fmt: skip
+def test_a_spoiled_folder_is_named(converted, tmp_path, name, content):
+    shutil.copytree(converted, tmp_path / "ct2")
+    (tmp_path / "ct2" / name).unlink()
+    if content:
+        (tmp_path / "ct2" / name).write_text(content)
+    with pytest.raises(ValueError, match=r"ct2: (can't load the tokenizer and settings|CTranslate2 can't open it)"):
+        Translator.from_pretrained(tmp_path / "ct2")
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -84,6 +126,11 @@ def test_int8_translates_much_alike(trained, tmp_path):
     expected = Translator.from_pretrained(trained).translate(SOURCES, num_beams=1)
     found = Translator.from_pretrained(tmp_path / "int8", engine="ctranslate2").translate(SOURCES, num_beams=1)
     assert sum(a.text == b.text for a, b in zip(found, expected, strict=True)) > 0.7 * len(SOURCES)
+
+
+def test_an_argument_that_only_our_models_know_is_refused(converted):
+    with pytest.raises(ValueError, match="engine='ctranslate2' knows no attn_implementation"):
+        Translator.from_pretrained(converted, attn_implementation="eager")
 
 
 def test_threads_are_as_before(converted):
@@ -123,7 +170,7 @@ def test_a_search_without_an_early_end_is_refused(converted):
 
 
 @pytest.mark.parametrize(("settings", "message"), [
-    ({"prefixes": ["x"]}, "knows no prefixes"), ({"glossary": Glossary({"the": "x"})}, "knows no prefixes, glossary"),
+    ({"prefixes": ["x"]}, "knows no prefixes"), ({"glossary": Glossary({"no": "x"})}, "knows no prefixes, glossary"),
     ({"length_penalty_type": "paper", "num_beams": 4}, "length_penalty_type paper"),
     ({"top_k": 3}, "doesn't know top_k"), ({"do_sample": True}, "doesn't know do_sample"),
 ])  # fmt: skip

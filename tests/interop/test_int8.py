@@ -140,6 +140,11 @@ class Elsewhere(torch.Tensor):
     device = torch.device("meta")
 
 
+def test_another_dtype_is_not_to_be_had(converted):
+    with pytest.raises(ValueError, match=r"has int8 weights and computes in torch\.float32 alone"):
+        Translator.from_pretrained(converted, dtype="bfloat16")
+
+
 def test_elsewhere_than_on_a_cpu_multiplies_by_the_rounded_weights():
     linear = nn.Linear(16, 8)
     holder, x = nn.Sequential(linear), torch.randn(3, 16)

@@ -1,13 +1,14 @@
 """`vanilla convert`, whatever the format: results that `vanilla translate` reads, and mistakes in one line."""
 
 import json
+import resource
 import shutil
 
 import pytest
-from transformers import MarianConfig, MarianMTModel
+from transformers import ByT5Tokenizer, MarianConfig, MarianMTModel
 
 from modeling_vanilla.decoding import Translator
-from modeling_vanilla.scripts import convert, evaluate, translate
+from modeling_vanilla.scripts import average, convert, evaluate, tokenizer, translate
 from tests.fixtures import corpus
 from tests.scripts.test_command_line import one_line_error
 
@@ -82,15 +83,38 @@ def test_another_architecture_is_refused(trained, tmp_path, capsys):
     assert "a marian model; only our own" in error
 
 
-def test_a_full_disk_is_said(trained, tmp_path, capsys, monkeypatch):
-    from modeling_vanilla.interop import bf16
+@pytest.mark.parametrize("verb", ["convert", "average", "tokenizer"])
+def test_a_full_disk_is_said(trained, tmp_path, capsys, verb):
+    """The libraries that write weights and tokenizers have errors of their own for it."""
+    out = tmp_path / "out"
+    words = {
+        "convert": [trained, out, "--to", "bf16"], "average": [trained, trained, "--output", out],
+        "tokenizer": ["--vocab_size", "300", "--output", out, trained.parent / "data" / "train.en"],
+    }  # fmt: skip
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))  # bytes of a file, which isn't a disk, but fails alike
+    try:
+        error = one_line_error(capsys, {"convert": convert, "average": average, "tokenizer": tokenizer}[verb].run,
+                               *words[verb])  # fmt: skip
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert f"{out}: can't be written: " in error
+    assert not out.exists() or not list(out.iterdir())
 
-    def convert_on_a_full_disk(*_):
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(bf16, "convert", convert_on_a_full_disk)
-    error = one_line_error(capsys, convert.run, trained, tmp_path / "out", "--to", "bf16")
-    assert f"{tmp_path / 'out'}: can't be written: No space left on device" in error
+@pytest.mark.parametrize("to", ["ctranslate2", "onnx"])
+def test_a_tokenizer_without_a_fast_version_is_refused(trained, tmp_path, capsys, to):
+    pytest.importorskip({"onnx": "onnxruntime"}.get(to, to))
+    model = tmp_path / "model"
+    shutil.copytree(trained, model)
+    (model / "tokenizer.json").unlink()
+    ByT5Tokenizer(extra_ids=0).save_pretrained(model)
+    assert "its ByT5Tokenizer can't be converted" in one_line_error(
+        capsys, convert.run, model, tmp_path / "out", "--to", to
+    )
+    (tmp_path / "s").write_text("a\n")
+    words = [model, tmp_path / "s", "--alignments", tmp_path / "a"]
+    assert "alignments need a tokenizer" in one_line_error(capsys, translate.run, *words)
 
 
 @pytest.mark.parametrize("to", ["bf16", "int8", "onnx"])

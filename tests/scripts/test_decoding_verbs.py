@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from modeling_vanilla.decoding import Glossary, Translator
-from modeling_vanilla.scripts import attention, evaluate, score, translate
+from modeling_vanilla.scripts import attention, card, evaluate, score, translate
 
 from .test_command_line import REFERENCES, SOURCES, one_line_error
 
@@ -117,7 +117,12 @@ def test_attention_is_drawn(trained, tmp_path, head):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["--layer", "7"], "layer=7"), (["--head", "9"], "head=9"), (["--output", "a.xyz"], "a.xyz: can't be written")],
+    [
+        (["--layer", "7"], "layer=7"),
+        (["--head", "9"], "head=9"),
+        (["--output", "a.xyz"], "a.xyz: can't be written"),
+        (["--output", "a"], "a: must be a file's name that says its format"),
+    ],
 )
 def test_what_cannot_be_drawn_is_named(trained, capfd, words, message):
     assert message in one_line_error(capfd, attention.run, trained, "--source", "The dog.", *words)
@@ -134,6 +139,28 @@ def test_an_empty_sentence_is_not_drawn(trained, tmp_path, capfd, source, target
 def test_drawing_without_matplotlib_names_the_extra(trained, capfd, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     assert "vanilla-transformer[plots]" in one_line_error(capfd, attention.run, trained, "--source", "The dog.")
+
+
+def test_what_is_read_is_not_written_over(trained, files, tmp_path, capfd):
+    source, target = files
+    (tmp_path / "link").symlink_to(target)
+    (tmp_path / f"{trained.name}.txt").write_bytes(target.read_bytes())  # what this system would be called
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    data = ["--source", source, "--target", target]
+    for verb, words, message in (
+        (translate, [source, "--alignments", source], f"--alignments {source}: would overwrite {source}"),
+        (translate, [source, "--prefixes", target, "--alignments", tmp_path / "link"], f"would overwrite {target}"),
+        (translate, [source, "--alignments", tmp_path / "a.gz"], "is written as plain text: leave out .gz"),
+        (evaluate, [*data, "--output", target], f"--output {target}: would overwrite {target}"),
+        (evaluate, [tmp_path / f"{trained.name}.txt", *data, "--output", tmp_path], "would overwrite"),
+    ):
+        assert message in one_line_error(capfd, verb.run, trained, *words)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_file_after_an_ensemble_is_no_model(trained, files, capfd):
+    words = ["--ensemble", trained, files[0]]
+    assert "give files before --ensemble" in one_line_error(capfd, translate.run, trained, *words)
 
 
 def test_systems_are_compared(trained, files, tmp_path, capsys):
@@ -201,6 +228,37 @@ def test_figures_are_saved_with_the_model(trained, files, tmp_path, capsys):
     assert "not what `vanilla train` wrote" in capsys.readouterr().err
 
 
+def test_a_card_that_somebody_wrote_into_stays(trained, files, tmp_path, capsys, caplog):
+    model, card_file = tmp_path / "model", tmp_path / "model" / "README.md"
+    shutil.copytree(trained, model)
+    assert card.run([str(model), "--author", "A"]) == 0  # our own is written anew
+    assert "trained by A" in card_file.read_text()
+    assert card.run([str(model), "--author", ""]) == 0
+    assert "trained by" not in card_file.read_text()
+    card_file.write_text(f"{card_file.read_text()}\nOf our own.\n")
+    assert evaluate.run([str(model), "--source", str(files[0]), "--target", str(files[1]), "--save"]) == 0
+    assert "it stays as it is" in caplog.text
+    results = (model / "results.json").read_text()
+    (tmp_path / "README.md").write_text("# Another project")
+    for words in ([model], [model, "--output", tmp_path]):
+        capsys.readouterr()
+        assert "move it away" in one_line_error(capsys, card.run, *words, "--license", "mit")
+    assert card_file.read_text().endswith("Of our own.\n")
+    assert (tmp_path / "README.md").read_text() == "# Another project"
+    assert (model / "results.json").read_text() == results
+    (tmp_path / "README.md").unlink()
+    for license in ("mit", "mit"):  # the second time over its own
+        assert card.run([str(model), "--license", license, "--output", str(tmp_path)]) == 0
+
+
+def test_a_figure_that_is_replaced_is_named(trained, files, tmp_path, caplog):
+    model = tmp_path / "model"
+    shutil.copytree(trained, model)
+    files[1].write_text("".join(f"x {text}\n" for text in REFERENCES), encoding="utf-8")
+    assert evaluate.run([str(model), "--source", str(files[0]), "--target", str(files[1]), "--save"]) == 0
+    assert "BLEU of test is replaced: " in caplog.text
+
+
 def test_what_a_comparison_or_saving_lacks_is_known_before_translating(trained, files, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("modeling_vanilla.decoding.translator.Translator.from_pretrained", None)
     data = ["--source", files[0], "--target", files[1]]
@@ -261,6 +319,18 @@ def test_a_line_too_long_for_the_table_has_no_alignment_and_the_rest_goes_on(tra
     translator.align = align
     assert translate.aligned(translator, [short, long, short], [short] * 3, 100) == [expected[0], (), expected[0]]
     assert "no alignment of 'dog dog" in caplog.text
+
+
+def test_a_pair_too_long_for_the_table_is_named_by_its_line(trained, tiny_model, files, tmp_path, capfd):
+    size = {"vocab_size": 340, "position_encoding": "learned", "max_position_embeddings": 40}
+    tiny_model(**size).save_pretrained(tmp_path / "model")
+    Translator.from_pretrained(trained).tokenizer.save_pretrained(tmp_path / "model")
+    for file in files:
+        file.write_text("dog\n" * 3 + "dog " * 60 + "\n", encoding="utf-8")
+    words = [tmp_path / "model", "--source", files[0], "--target", files[1], "--buffer", "2"]
+    assert score.run(list(map(str, words))) == 2
+    error = capfd.readouterr().err
+    assert "test.en, line 4: has 121 tokens a side, but the model has learned positions for 40: shorten it" in error
 
 
 def test_as_many_hypotheses_for_every_line(trained, tmp_path, capfd):

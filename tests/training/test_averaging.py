@@ -15,6 +15,7 @@ from modeling_vanilla.scripts.main import main
 from modeling_vanilla.training import VanillaTrainer, VanillaTrainingArguments, load_recipe, run
 from modeling_vanilla.training.averaging import (
     _ranked,
+    average_checkpoints,
     average_weights,
     best_checkpoints,
     last_checkpoints,
@@ -209,8 +210,21 @@ def test_another_shape_is_refused(tmp_path):
 def test_too_few_checkpoints(averaged):
     with pytest.raises(ValueError, match="holds 4 complete checkpoints, not 5"):
         last_checkpoints(averaged, 5)
-    with pytest.raises(ValueError, match="scored by rouge"):
+    with pytest.raises(ValueError, match=r"scored by rouge: they were by bleu, chrf, loss, nll, ppl$"):
         best_checkpoints(averaged, 1, "rouge", True)
+    with pytest.raises(ValueError, match="nowhere: no such folder"):
+        last_checkpoints(averaged / "nowhere", 1)
+
+
+def test_whatever_a_tokenizer_is_made_of_goes_along(tmp_path):
+    make_model().save_pretrained(tmp_path / "a")
+    made_of = ("tokenizer_config.json", "vocab.txt", "bpe.codes", "source.spm", "added_tokens.json")
+    for name in (*made_of, "notes.txt"):
+        (tmp_path / "a" / name).write_text("{}")
+    (tmp_path / "a" / "vocab_old").mkdir()
+    average_checkpoints([tmp_path / "a", tmp_path / "a"], tmp_path / "b")
+    model = {"config.json", "generation_config.json", "model.safetensors"}
+    assert {path.name for path in (tmp_path / "b").iterdir()} == {*model, *made_of}
 
 
 def test_keeps_the_best_and_the_newest(tmp_path):
