@@ -330,7 +330,7 @@ def test_a_pair_too_long_for_the_table_is_named_by_its_line(trained, tiny_model,
     words = [tmp_path / "model", "--source", files[0], "--target", files[1], "--buffer", "2"]
     assert score.run(list(map(str, words))) == 2
     error = capfd.readouterr().err
-    assert "test.en, line 4: has 121 tokens a side, but the model has learned positions for 40: shorten it" in error
+    assert "test.en, line 4: has 62 tokens a side, but the model has learned positions for 40: shorten it" in error
 
 
 def test_as_many_hypotheses_for_every_line(trained, tmp_path, capfd):
