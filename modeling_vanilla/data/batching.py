@@ -46,6 +46,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         seed: of the order.
         shuffle: False keeps the order of lengths, the longest first (for evaluation: running out of memory shows at
             once).
+        longer_alone: a pair that doesn't fit into the budget makes a batch of its own, in the place of an error.
         multiple_of: the number of batches is made a multiple of this (processes × accumulation steps) by halving the
             batches with the most pairs, so that no pair is dropped or repeated.
         redraw: gives the lengths in an epoch; those above are then the lengths in epoch 0.
@@ -63,6 +64,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         *,
         seed: int = 0,
         shuffle: bool = True,
+        longer_alone: bool = False,
         multiple_of: int = 1,
         redraw: Callable[[int], Lengths] | None = None,
     ):
@@ -72,7 +74,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         if len(source) == 0:
             raise ValueError("no pairs to make batches of: the data set is empty")
         longest = np.maximum(source, target)
-        if longest.max() > max_tokens:
+        if longest.max() > max_tokens and not longer_alone:
             raise ValueError(
                 f"pair {longest.argmax()} has {longest.max()} tokens on one side, but a batch holds max_tokens="
                 f"{max_tokens}: raise max_tokens, or lower max_length so that such pairs are dropped"
@@ -134,9 +136,10 @@ def _cut(source: np.ndarray, target: np.ndarray, max_tokens: int) -> np.ndarray:
     """Where batches begin when pairs are taken in order until the next would break the budget; and the end."""
     bounds, start, total = [0], 0, len(source)
     while start < total:
-        window = slice(start, start + max_tokens // max(source[start], target[start]))
+        window = slice(start, start + max(1, max_tokens // max(1, source[start], target[start])))
         width = np.maximum(np.maximum.accumulate(source[window]), np.maximum.accumulate(target[window]))
         fits = width * np.arange(1, len(width) + 1) <= max_tokens  # true, then false for good
+        fits[0] = True  # whatever its length
         start += len(width) if fits[-1] else int(fits.argmin())
         bounds.append(start)
     return np.asarray(bounds)

@@ -40,7 +40,7 @@ from modeling_vanilla.data.split_files import (
     named_tests,
     nearest,
 )
-from modeling_vanilla.data.text_files import REPLACEMENT, file_digest, read_parallel, read_tsv
+from modeling_vanilla.data.text_files import CONTROL_CHARACTERS, REPLACEMENT, file_digest, read_parallel, read_tsv
 from modeling_vanilla.errors import first_line
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,8 @@ SAVED_BY_DATASETS = ("dataset_dict.json", "state.json")  # a DatasetDict, and a 
 RECORD_READERS = {"json": read_json, "csv": read_csv, "parquet": read_parquet}
 HELD_OUT_FRACTION, HELD_OUT_MOST, HELD_OUT_SEED = 0.01, 1_000, 0
 HELD_OUT_FRACTION_OF_LABELLED = 0.05  # of texts to classify, which are fewer
-READER_VERSION = 2  # part of every cache key: raise it when the same files would read differently
+BYTES_A_TOKEN = 4  # of text as a tokenizer cuts it, about
+READER_VERSION = 3  # part of every cache key: raise it when the same files would read differently
 PAIRS_PER_BATCH = 10_000
 
 
@@ -133,7 +134,8 @@ def _hold_out(train: Dataset, where: str, args: DataArguments) -> tuple[Dataset,
         raise ValueError(f"{where}: one training pair and no validation split: give at least two pairs")
     classifying = args.task == "text_classification"
     fraction = HELD_OUT_FRACTION_OF_LABELLED if classifying else HELD_OUT_FRACTION
-    left = Counter(train["target"]) if classifying else Counter()
+    left = Counter(train["target"][:]) if classifying else Counter()
+    limits = () if classifying else (args.max_length, args.max_length_ratio)
     count = max(1, min(HELD_OUT_MOST, int(len(train) * fraction)))
     chosen: list[int] = []
     order = np.random.default_rng(HELD_OUT_SEED).permutation(len(train))
@@ -144,19 +146,23 @@ def _hold_out(train: Dataset, where: str, args: DataArguments) -> tuple[Dataset,
         for row, source, target in both:
             if not (_is_text(source) and _is_text(target)) or (classifying and left[target] < 2):
                 continue  # training must keep an example of each label
+            if limits and not _is_ordinary(source, target, *limits):
+                continue
             left[target] -= 1
             chosen.append(row)
         if len(chosen) >= count:
             break
+    if not chosen and classifying:
+        raise ValueError(f"{where}: no validation split, and no label with two examples, to hold one out: give one")
     if not chosen:
-        raise ValueError(f"{where}: no validation split, and no training pair with text on both sides to hold out")
+        raise ValueError(f"{where}: no validation split, and no training pair that is fit to be held out: give one")
     held_out = np.zeros(len(train), dtype=bool)
     held_out[chosen[:count]] = True
     count = int(held_out.sum())
     logger.warning(
         "%s: there is no validation split, so %s of the %s training pairs are held out", where, count, len(train)
     )
-    rule = ("held out", HELD_OUT_SEED, classifying, count, train._fingerprint)
+    rule = ("held out", HELD_OUT_SEED, classifying, limits, count, train._fingerprint)
     digests = [_digest(*rule, side) for side in ("train", "validation")]
     return (
         _cached(kept_batches(train, ~held_out, COLUMNS), digests[0], args),
@@ -168,18 +174,35 @@ def _is_text(text: str | None) -> bool:
     return text is not None and not text.isspace() and text != "" and REPLACEMENT not in text
 
 
+def _is_ordinary(source: str, target: str, max_length: int, max_length_ratio: float) -> bool:
+    """Whether training would most likely keep a pair, as far as can be told before there is a tokenizer."""
+    if CONTROL_CHARACTERS.search(source) or CONTROL_CHARACTERS.search(target):
+        return False
+    lengths = len(source), len(target)
+    size = max(len(text.encode()) for text in (source, target))
+    return size <= BYTES_A_TOKEN * max_length and max(lengths) <= max_length_ratio * min(lengths)
+
+
+def _without_header(pairs: Iterator[tuple[str, str]], args: DataArguments) -> Iterator[tuple[str, str]]:
+    """A TSV file's pairs; its first line is left out where it names columns."""
+    usual = (("source", "src", args.source_lang), ("target", "tgt", args.target_lang))
+    texts, labels = USUAL_COLUMNS.get(args.task, usual)
+    for number, pair in enumerate(pairs):
+        source, target = (side.strip().lower() for side in pair)
+        if number or source not in texts or target not in labels:
+            yield pair
+
+
 def _read_files(files: SplitFiles, split: str, args: DataArguments) -> Dataset:
-    strict = split != "train"  # an unreadable pair is dropped from training, and an error where it would be scored
+    # An unreadable pair is dropped from training, and an error where it would be scored; classifiers drop nothing.
+    strict = split != "train" or args.task == "text_classification"
     choice: tuple[str | None, ...] = ()  # the arguments that decide what is read from the file
     if files.format == "parallel":
         pairs = read_parallel(files.paths[0], files.paths[1], strict=strict)
     elif files.format == "tsv":
-        pairs = read_tsv(files.paths[0], strict=strict)
-        choice = (args.task,)
-        if args.task == "text_classification":
-            texts, labels = USUAL_COLUMNS[args.task]
-            pairs = (pair for pair in pairs if pair[0] not in texts or pair[1] not in labels)  # without the header
-        elif args.task == "language_modeling":
+        pairs = _without_header(read_tsv(files.paths[0], strict=strict), args)
+        choice = (args.task, args.source_lang, args.target_lang)
+        if args.task == "language_modeling":
             pairs = ((target, target) for _, target in pairs)
     else:
         pairs = RECORD_READERS[files.format](files.paths[0], args, strict=strict)
@@ -267,7 +290,21 @@ def _choose_splits(loaded: DatasetDict, where: str, args: DataArguments) -> dict
         chosen["validation"] = validation
     tests = map(named, named_tests(args.test_prefix)) if args.test_prefix else filter(TEST_NAME.fullmatch, loaded)
     chosen |= {name: name for name in tests}
+    if args.task == "text_classification":
+        for name in chosen.keys() - {"train", "validation"}:
+            _, label = choose_columns(loaded[name].column_names, None, args, f"{where}, {name}")
+            if has_no_labels(loaded[name], ".".join(label)):
+                logger.warning("%s: %s is left out: it has no labels", where, name)
+                del chosen[name]
     return {split: _as_pairs(loaded[name], f"{where}, {name}", split, args) for split, name in chosen.items()}
+
+
+def has_no_labels(table: Dataset, column: str) -> bool:
+    """Whether no example is labelled, as in a test set whose answers are kept back."""
+    if column not in table.column_names:
+        return False
+    numbered = isinstance(table.features[column], ClassLabel)  # where -1 is none
+    return all(label is None or (numbered and label < 0) for label in table[column][:])
 
 
 def _as_pairs(table: Dataset, where: str, split: str, args: DataArguments) -> Dataset:

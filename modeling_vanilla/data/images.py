@@ -1,5 +1,6 @@
 """Images with labels: scikit-learn's digits, a folder of images, or a data set of the Hub's kind."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ from datasets import ClassLabel, Dataset, DatasetDict, Image, load_dataset, load
 from datasets.packaged_modules.imagefolder.imagefolder import ImageFolder
 
 from modeling_vanilla.data.arguments import DataArguments
-from modeling_vanilla.data.corpus import root_cause
+from modeling_vanilla.data.corpus import has_no_labels, root_cause
 from modeling_vanilla.data.split_files import TEST_NAME, VALIDATION_NAMES
+
+logger = logging.getLogger(__name__)
 
 DIGITS = "digits"
 HELD_OUT_SEED = 0
@@ -52,7 +55,9 @@ def load_images(args: DataArguments) -> tuple[DatasetDict, list[str]]:
             elif is_saved:
                 loaded = load_from_disk(str(folder))
             else:
-                loaded = load_dataset("imagefolder", data_dir=str(folder), cache_dir=args.cache_dir)
+                loaded = load_dataset(
+                    "imagefolder", data_dir=str(folder), data_files=_files_of(folder), cache_dir=args.cache_dir
+                )
         except Exception as error:  # a wrong name, no network, damaged files: each its own type
             if args.data_dir is not None and not is_saved and not _has_images(folder):
                 what = "no images there (.png, .jpg ...)" if folder.is_dir() else "no such folder"
@@ -86,6 +91,20 @@ def load_images(args: DataArguments) -> tuple[DatasetDict, list[str]]:
     return DatasetDict(splits), list(names)
 
 
+def _files_of(folder: Path) -> dict[str, str] | None:
+    """
+    Each split's files: those in the folder of its name, or all. Left to itself the library takes a test-tube.png, or a
+    class that is called so, for a test set.
+    """
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    validation = next((name for name in VALIDATION_NAMES if name in names), None)
+    splits = [name for name in names if name == "train" or name == validation or TEST_NAME.fullmatch(name)]
+    if "train" in splits and any(path.is_dir() for path in (folder / "train").iterdir()):
+        return {name: f"{name}/**" for name in splits}
+    has_archives = any(path.suffix.lower() in ARCHIVES for path in folder.rglob("*"))
+    return None if has_archives else {"train": "**"}  # archives are named by their splits
+
+
 def _has_images(folder: Path) -> bool:
     """Whether there is an image, or an archive that may hold some."""
     endings = {*ImageFolder.EXTENSIONS, *ARCHIVES}
@@ -109,6 +128,10 @@ def _choose_splits(loaded: Any, where: str, args: DataArguments) -> dict[str, Da
     if validation:
         chosen["validation"] = loaded[validation]
     chosen |= {name: split for name, split in loaded.items() if TEST_NAME.fullmatch(name)}
+    for name in chosen.keys() - {"train", "validation"}:
+        if has_no_labels(chosen[name], args.target_column or "label"):
+            logger.warning("%s: %s is left out: it has no labels", where, name)
+            del chosen[name]
     names = {args.source_column or "image": "image", args.target_column or "label": "label"}
     for name, split in chosen.items():
         for column, option in zip(names, ("source_column", "target_column"), strict=True):

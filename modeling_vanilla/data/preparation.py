@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -18,18 +17,17 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from modeling_vanilla.data.arguments import DataArguments
 from modeling_vanilla.data.arrow_files import kept_batches, write_arrow
-from modeling_vanilla.data.text_files import REPLACEMENT
+from modeling_vanilla.data.text_files import CONTROL_CHARACTERS, REPLACEMENT
 from modeling_vanilla.data.tokenizer import tokenizer_digest
 
 PREPARATION_VERSION = 1  # part of every cache key: raise it when the same pairs would come out differently
 PAIRS_PER_BATCH = 1_000
 PAIRS_PER_PROCESS = 10_000  # fewer are tokenised sooner than another process starts
 
-# Why a pair is dropped: the first that holds. Tab is the one control character that text has.
+# Why a pair is dropped: the first that holds.
 KEPT = 0
 REASONS = ("empty side", "invalid UTF-8", "control character", "over-long", "length ratio", "duplicate")
 EMPTY, INVALID, CONTROL, OVER_LONG, RATIO, DUPLICATE = range(1, len(REASONS) + 1)
-CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")  # category Cc without tab
 
 FEATURES = Features(
     {

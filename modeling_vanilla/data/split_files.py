@@ -51,6 +51,9 @@ def find_split_files(args: DataArguments) -> dict[str, SplitFiles]:
     place = Path(str(args.data_dir)).expanduser()
     if place.is_file():
         name = _parse(place)
+        for option in ("train_prefix", "validation_prefix", "test_prefix"):
+            if getattr(args, option):
+                raise ValueError(f"data_dir={args.data_dir!r}: is one file, so {option} has no effect: give its folder")
         if name.suffix not in FORMATS:
             raise ValueError(
                 f"{place}: a single file must be {_listed(FORMATS)}: for parallel text give its folder as data_dir"
@@ -148,9 +151,8 @@ def _find(folder: Path, stems: list[str], option: str, args: DataArguments) -> S
     if languages:
         stem = named[0].stem
         if not (args.source_lang and args.target_lang):
-            raise ValueError(
-                f"{folder}: give source_lang and target_lang: there are {_listed(f'{stem}.{x}' for x in languages)}"
-            )
+            needed = "target_lang" if args.task == "language_modeling" else "source_lang and target_lang"
+            raise ValueError(f"{folder}: give {needed}: there are {_listed(f'{stem}.{x}' for x in languages)}")
         for language in (args.source_lang, args.target_lang):
             if language not in languages:
                 raise ValueError(

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import lzma
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import IO, cast
 COMPRESSIONS = (".gz", ".xz", ".zst")
 # What a line that isn't UTF-8 holds after decoding. A U+FFFD that was in the file is the trace of an earlier failure.
 REPLACEMENT = "\ufffd"
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")  # category Cc without tab, which text has
 UTF8_BOM = b"\xef\xbb\xbf"
 CHUNK_BYTES = 1 << 20
 

@@ -93,7 +93,7 @@ def pair_batches(ids: tuple[list[list[int]], list[list[int]]], max_tokens: int) 
     sources, targets = ([len(row) for row in side] for side in ids)
     if not sources:
         return []
-    return TokenBatchSampler(sources, targets, max(max_tokens, *sources, *targets), shuffle=False)
+    return TokenBatchSampler(sources, targets, max_tokens, shuffle=False, longer_alone=True)
 
 
 def up_to_end(ids: torch.Tensor, tokenizer: PreTrainedTokenizerBase, ends: Sequence[int] = ()) -> torch.Tensor:

@@ -328,8 +328,7 @@ class Translator:
             return []
         lengths = [len(ids) for ids in sources]
         rows = max(how.num_beams, how.n_best)  # of a sentence: its beams, or its samples
-        budget = max(max_tokens // rows, max(lengths))
-        sampler = TokenBatchSampler(lengths, lengths, budget, shuffle=False)
+        sampler = TokenBatchSampler(lengths, lengths, max(1, max_tokens // rows), shuffle=False, longer_alone=True)
         results: list[Translation] = [NOTHING] * len(sources)
         bar = tqdm(total=len(sources), unit=" sentences", disable=not progress, leave=False)
         with ExitStack() as stack:

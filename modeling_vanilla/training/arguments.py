@@ -131,6 +131,11 @@ class VanillaTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 f"hub_strategy={str(self.hub_strategy)!r}: must be end: the finished model alone is shared"
             )
+        if self.max_steps == 0 or self.max_steps < -1 or (self.max_steps < 0 and not self.num_train_epochs > 0):
+            raise ValueError(
+                f"max_steps={self.max_steps}, num_train_epochs={self.num_train_epochs}: there is nothing to train: "
+                "give max_steps of at least 1, or num_train_epochs above 0 (and no max_steps, which is -1)"
+            )
         super().__post_init__()
         self._check_checkpoints()
         if self.generation_num_beams is not None and self.generation_num_beams < 1:

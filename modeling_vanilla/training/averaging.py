@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -144,18 +144,18 @@ def best_checkpoints(folder: str | Path, count: int, metric: str | None, greater
         by = f"they were by {', '.join(known)}" if known else "nothing was validated"
         raise ValueError(f"{folder}: no checkpoint was scored by {metric}: {by}")
     scored = [path for path in sound if step_of(path) in values]
-    return _enough(_ranked(scored, values, greater_is_better), count, folder, f" that were scored by {metric}")[:count]
+    return _enough(ranked(scored, values, greater_is_better), count, folder, f" that were scored by {metric}")[:count]
 
 
 def keep_best(folder: Path, args: VanillaTrainingArguments, history: Sequence[dict]) -> None:
     """Removes a run's checkpoints but the newest and the `args.keep_best` best, by what the run's log says of them."""
     values = metric_by_step(history, args.metric_for_best_model)
     every = checkpoints(folder)
-    ranked = _ranked(every, values, args.greater_is_better)
-    remove(path for path in ranked[args.keep_best :] if path != every[-1])
+    worse = ranked(every, values, args.greater_is_better)[args.keep_best :]
+    remove(path for path in worse if path != every[-1])
 
 
-def _ranked(paths: Sequence[Path], values: dict[int, float], greater_is_better: bool | None) -> list[Path]:
+def ranked(paths: Iterable[Path], values: dict[int, float], greater_is_better: bool | None) -> list[Path]:
     """The best first, of equals the oldest, as the library's Trainer has it; last what has no value."""
     sign = -1 if greater_is_better else 1
     return sorted(paths, key=lambda path: (sign * values.get(step_of(path), sign * math.inf), step_of(path)))
@@ -183,4 +183,12 @@ def _enough(checkpoints: list[Path], count: int, folder: str | Path, which: str 
     return checkpoints
 
 
-__all__ = ["average_checkpoints", "average_weights", "best_checkpoints", "keep_best", "last_checkpoints"]
+__all__ = [
+    "average_checkpoints",
+    "average_weights",
+    "best_checkpoints",
+    "keep_best",
+    "last_checkpoints",
+    "metric_by_step",
+    "ranked",
+]

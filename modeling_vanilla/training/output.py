@@ -208,6 +208,8 @@ def _in_the_way(
     folder: Path, finished: bool, checkpoint: Path | None, before: dict[str, Any] | None, settings: dict[str, Any]
 ) -> str:
     """What a new run would destroy, in words; nothing where a run of ours never reached a checkpoint."""
+    if finished and not (folder / RESULTS).is_file() and (folder / RECIPE).is_file():
+        return "a trained model whose run was stopped before it was tested (`vanilla evaluate` does that)"
     if finished:
         return "a finished model"
     if checkpoint and before is not None:

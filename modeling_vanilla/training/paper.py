@@ -14,11 +14,18 @@ from safetensors import SafetensorError
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import EarlyStoppingCallback, Trainer
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import SchedulerType
+from transformers.trainer_utils import SaveStrategy, SchedulerType
 
 from modeling_vanilla.interop.hub import make_repository, push
 from modeling_vanilla.training.arguments import VanillaTrainingArguments
-from modeling_vanilla.training.averaging import average_weights, best_checkpoints, keep_best, last_checkpoints
+from modeling_vanilla.training.averaging import (
+    average_weights,
+    best_checkpoints,
+    keep_best,
+    last_checkpoints,
+    metric_by_step,
+    ranked,
+)
 from modeling_vanilla.training.bad_updates import FOLDER, BadUpdate, GradientWatch, likely_cause, save_update
 from modeling_vanilla.training.checkpoints import (
     ASIDE,
@@ -30,6 +37,7 @@ from modeling_vanilla.training.checkpoints import (
     publish,
     remove,
     seal,
+    step_of,
 )
 from modeling_vanilla.training.hardware import keep_kernels
 from modeling_vanilla.training.interruption import CheckpointOnInterrupt
@@ -82,6 +90,8 @@ class PaperTrainer(Trainer):
             )
         if self.is_fsdp_enabled and (self.args.average_last or self.args.average_best):
             raise ValueError("average_last, average_best: not under FSDP; run `vanilla average` on the checkpoints")
+        if self.args.fp16 and self.args.device.type == "cpu":
+            raise ValueError("fp16: is for GPUs, and on a CPU changes nothing: use bf16, or float32")
         self._is_saving = False
         self._watch = GradientWatch(self.args.explosion_ratio, self.args.max_grad_norm)
         self._update: list[dict[str, Any]] = []  # the batches of the update at hand
@@ -145,7 +155,10 @@ class PaperTrainer(Trainer):
         try:
             super()._save_checkpoint(model, trial)
             self._running_loss_file(folder / ASIDE / name).write_text(json.dumps(self._running_loss()))
-            if self.interruption.between:
+            # A best one is due wherever it is found, which is after the interruption was heard.
+            is_best = self.args.save_strategy == SaveStrategy.BEST and best == self.state.global_step
+            between = self.interruption.between and not is_best
+            if between:
                 (folder / ASIDE / name / BETWEEN).touch()
         except (OSError, SafetensorError, RuntimeError) as error:
             fault = error
@@ -154,8 +167,12 @@ class PaperTrainer(Trainer):
             self.state.best_global_step = best
         if self._any_process(fault is not None):  # which is also where the processes wait for each other
             return self._not_saved(folder, name, fault)
-        if best and (best == self.state.global_step or (folder / f"checkpoint-{best}").is_dir()):
-            self.state.best_model_checkpoint = str(folder / f"checkpoint-{best}")  # on all processes
+        if self.args.metric_for_best_model and not between:  # the best of what is saved, which may be less than all
+            values = metric_by_step(self.state.log_history, self.args.metric_for_best_model)
+            saved = {*filter(is_due, checkpoints(folder)), folder / name}
+            scored = [path for path in saved if step_of(path) in values]
+            if scored:  # on all processes
+                self.state.best_model_checkpoint = str(ranked(scored, values, self.args.greater_is_better)[0])
         if self.args.should_save:
             try:
                 self._finish_checkpoint(folder, name)

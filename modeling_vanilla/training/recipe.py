@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import datetime
 import difflib
 import importlib.resources
 import inspect
@@ -21,7 +22,7 @@ from transformers import HfArgumentParser
 
 from modeling_vanilla.configuration_vanilla import VanillaConfig
 from modeling_vanilla.data.arguments import TASKS, DataArguments
-from modeling_vanilla.decoding.lengths import EARLY_STOPPING, LENGTH_PENALTIES
+from modeling_vanilla.decoding.lengths import EARLY_STOPPING, LENGTH_PENALTIES, length_divisor
 from modeling_vanilla.errors import first_line
 from modeling_vanilla.evaluation.metrics import DEFAULT_MEASURES, MEASURES, measure
 from modeling_vanilla.training.arguments import VanillaTrainingArguments, has_fast_bf16
@@ -166,6 +167,9 @@ class ModelArguments:
     def __post_init__(self) -> None:
         for name in self.measures:
             measure(name)
+        if self.num_beams < 1:
+            raise ValueError(f"num_beams={self.num_beams}: must be at least 1 (greedy search)")
+        length_divisor(1, self.length_penalty, self.length_penalty_type)
         if self.init_from and self.tokenizer_name_or_path:
             raise ValueError("init_from and tokenizer_name_or_path: give one of the two; the first brings a tokenizer")
 
@@ -340,7 +344,8 @@ def _as_arguments(recipe: dict[str, Any]) -> list[str]:
             continue
         words.append(f"--{key}")
         for item in value if isinstance(value, list) else [value]:
-            words.append(item if isinstance(item, str) else json.dumps(item, default=str))  # true, 5, {"a": 1}
+            is_word = isinstance(item, str | datetime.date)  # which a folder may be called
+            words.append(str(item) if is_word else json.dumps(item, default=str))  # true, 5, {"a": 1}
     return words
 
 
@@ -375,7 +380,7 @@ def load_recipe(name: str | None, overrides: Sequence[str] = ()) -> Recipe:
             option = word.split("=")[0]
             if option.startswith("--") and option not in options.values():
                 raise ValueError(_unknown(option.removeprefix("--"), [k for k in options if "-" not in k]))
-        given = {word.split("=")[0] for word in overrides}
+        given = {f"--{word.split('=')[0][2:].replace('-', '_')}" for word in overrides if word.startswith("--")}
         for key, other in (("data_dir", "dataset_name"), ("dataset_name", "data_dir")):
             if f"--{key}" in given and f"--{other}" not in given:
                 recipe.pop(other, None)  # the command line wins: one place of the data over the other
@@ -387,6 +392,8 @@ def load_recipe(name: str | None, overrides: Sequence[str] = ()) -> Recipe:
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     settings = {key: _plain(value) for key, value in asked.items() if key not in SAY_NOTHING}
+    if Path(model := asked.get("model", "")).is_file():  # which may be changed before the run goes on
+        settings = load_preset(model) | settings
     *groups, config = (
         {key: value for key, value in asked.items() if key in names}
         for names in (*map(_field_names, (DataArguments, ModelArguments, VanillaTrainingArguments)), config_fields())
@@ -417,13 +424,14 @@ def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, A
 
 def _without_effect(task: str | None) -> dict[str, str]:
     """What a recipe of this task may not set, and why."""
-    if task == "text_classification":
-        return WITHOUT_EFFECT | OF_CLASSIFIERS
     if task == "image_classification":
         return WITHOUT_EFFECT | OF_CLASSIFIERS | OF_IMAGES
+    if task == "text_classification":
+        return WITHOUT_EFFECT | OF_CLASSIFIERS
     if task == "language_modeling":
-        one_text = {"bpe_dropout": "what goes in and what is predicted are one text"}
-        return WITHOUT_EFFECT | BATCHES_OF_TOKENS | NOT_TRANSLATED | one_text
+        one_text = "what goes in and what is predicted are one text"
+        one_text_only = dict.fromkeys(("bpe_dropout", "max_length_ratio"), one_text)
+        return WITHOUT_EFFECT | BATCHES_OF_TOKENS | NOT_TRANSLATED | one_text_only
     return WITHOUT_EFFECT | BATCHES_OF_TOKENS
 
 

@@ -155,7 +155,7 @@ def _weights_of(trainer: Any, averaged: list[Path]) -> list[int]:
     if averaged:
         return sorted(map(step_of, averaged))
     is_best = trainer.args.load_best_model_at_end and state.best_model_checkpoint
-    return [state.best_global_step if is_best else state.global_step]
+    return [step_of(Path(state.best_model_checkpoint)) if is_best else state.global_step]
 
 
 def _facts(

@@ -57,6 +57,7 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
         self.label_smoother = None  # it needs all the logits; the model's loss doesn't
         self._nll = torch.zeros((), device=self.args.device)  # summed over updates since the last log ...
         self._sound_nll = self._nll  # before the update at hand
+        self._lost = torch.zeros_like(self._nll)  # updates whose share of that was no number
         self._nll_since: int | None = None  # ... which was at this step
         self._data = ""  # a digest of the training data's lengths
 
@@ -90,10 +91,10 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
         sampler = TokenBatchSampler(
             source,
             target,
-            # Nothing was filtered out of a validation set: its longest pair makes a batch of its own.
-            self.args.max_tokens if training else max(self.args.max_tokens, int(max(source.max(), target.max()))),
+            self.args.max_tokens,
             seed=self._data_seed(),
             shuffle=training,
+            longer_alone=not training,  # nothing was filtered out of a validation set
             multiple_of=processes * (self.args.gradient_accumulation_steps if training else 1),
             redraw=pairs.lengths if dropout else None,
         )
@@ -128,7 +129,9 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
     # Loss ---------------------------------------------------------------------------------------------------------
 
     def _left_out(self) -> None:
-        self._nll = torch.where(self._nll.isfinite(), self._nll, self._sound_nll)
+        is_sound = self._nll.isfinite()
+        self._lost += ~is_sound
+        self._nll = torch.where(is_sound, self._nll, self._sound_nll)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         inputs = {**inputs, "label_smoothing": self.args.label_smoothing_factor}
@@ -143,15 +146,19 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             since = self._initial_global_step if self._nll_since is None else self._nll_since
-            updates = self.state.global_step - since
-            logs["nll"] = self.accelerator.reduce(self._nll, reduction="sum").item() / max(updates, 1)
-            logs["ppl"] = perplexity(logs["nll"])
-            self._nll, self._nll_since = torch.zeros_like(self._nll), self.state.global_step
+            nll, lost = self.accelerator.reduce(torch.stack((self._nll, self._lost)), reduction="sum").tolist()
+            updates = self.state.global_step - since - lost / self.accelerator.num_processes
+            if updates > 0:
+                logs["nll"] = nll / updates
+                logs["ppl"] = perplexity(logs["nll"])
+            self._nll, self._lost = torch.zeros_like(self._nll), torch.zeros_like(self._nll)
+            self._nll_since = self.state.global_step
         super().log(logs, start_time)
 
     def _running_loss(self) -> dict[str, Any]:
         since = self._initial_global_step if self._nll_since is None else self._nll_since
-        return {**super()._running_loss(), "nll": self._nll.item(), "nll_since": since, "data": self._data}
+        sums = {"nll": self._nll.item(), "lost": self._lost.item()}
+        return {**super()._running_loss(), **sums, "nll_since": since, "data": self._data}
 
     def _restore_running_loss(self, saved: dict[str, Any]) -> None:
         super()._restore_running_loss(saved)
@@ -161,10 +168,11 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
                 "its batches are others"
             )
         self._nll.fill_(saved["nll"])
+        self._lost.fill_(saved.get("lost", 0))
         self._nll_since = int(saved["nll_since"])
 
     def _inner_training_loop(self, *args: Any, **kwargs: Any):
-        self._nll, self._nll_since = torch.zeros_like(self._nll), None
+        self._nll, self._lost, self._nll_since = torch.zeros_like(self._nll), torch.zeros_like(self._nll), None
         return super()._inner_training_loop(*args, **kwargs)
 
     # Evaluation ---------------------------------------------------------------------------------------------------
@@ -185,9 +193,12 @@ class VanillaTrainer(PaperTrainer, Seq2SeqTrainer):
         if not self.accelerator._models:  # evaluation without training before it
             self.model_wrapped = self.accelerator.prepare_model(self.model, evaluation_mode=True)
         self.model.eval()
+        if callable(turn_to_eval := getattr(self.optimizer, "eval", None)):
+            turn_to_eval()  # a schedule-free one has other weights for it, as in the library's loop
         loss_only = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
         wanted = self.compute_metrics is not None or description == "Prediction"  # by predict()
-        generate = self.args.predict_with_generate and wanted and not loss_only
+        can_generate = self.accelerator.unwrap_model(self.model).config.is_encoder_decoder
+        generate = self.args.predict_with_generate and wanted and not loss_only and can_generate
         sums = torch.zeros(3)  # smoothed loss, plain loss, tokens
         mine: list[tuple[list[list[int]], list[list[int]]]] = []  # a batch: predictions, labels
         for batch in tqdm(dataloader, desc=description, leave=False, disable=self._hide_progress()):

@@ -100,6 +100,19 @@ def test_what_cannot_be_batched_is_refused(source, target, options, message):
         TokenBatchSampler(source, target, 100, **options)
 
 
+def test_a_longer_pair_may_have_a_batch_of_its_own():
+    """The others are made as without it."""
+    lengths = np.array([7, 300, 5, 0, 6, 90, 4])
+    alone = TokenBatchSampler(lengths, lengths, 14, shuffle=False, longer_alone=True)
+    batches = [sorted(batch) for batch in alone]
+    assert batches[:2] == [[1], [5]]  # the longest first
+    others = np.array([7, 5, 0, 6, 4])
+    without = [[int(lengths.tolist().index(n)) for n in others[batch]] for batch in TokenBatchSampler(
+        others, others, 14, shuffle=False
+    )]  # fmt: skip
+    assert batches[2:] == [sorted(batch) for batch in without]
+
+
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="needs ../shared/data/multi30k")
 def test_multi30k_has_at_most_six_percent_padding():
     """Lengths in words and a third of the letters, near what a vocabulary of 8,000 gives; 4,096 tokens a batch."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from datasets import Dataset, DatasetDict, Features, Translation, Value, concatenate_datasets
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Translation, Value, concatenate_datasets
 from transformers import HfArgumentParser
 
 from modeling_vanilla.data import DataArguments, PairTexts, corpus, grammar, load_corpus
@@ -405,6 +405,47 @@ def test_only_text_is_held_out(tmp_path, load):
     assert pairs_of(load(folder)["validation"]) == [("s", "t")]
 
 
+def test_what_training_would_drop_is_not_held_out(tmp_path, load):
+    bad = [("a " * 600, "t " * 500), ("one", "eins " * 90), ("s\x07", "t")]
+    folder = write_splits(tmp_path / "data", parallel, train=bad * 100 + [("s", "t")] + bad * 100)
+    assert pairs_of(load(folder)["validation"]) == [("s", "t")]
+
+
+@pytest.mark.parametrize("header", ["source\ttarget", "Source\tTarget", "src\ttgt", "en\tde"])
+def test_a_header_in_a_tsv_file_is_no_pair(tmp_path, load, header):
+    (tmp_path / "train.tsv").write_text(f"{header}\na\tb\nsource\ttarget\n")
+    (tmp_path / "val.tsv").write_text(f"{header}\nc\td\n")
+    loaded = load(tmp_path)
+    assert pairs_of(loaded["train"]) == [("a", "b"), ("source", "target")]
+    assert pairs_of(loaded["validation"]) == [("c", "d")]
+
+
+def test_a_single_file_has_no_use_for_prefixes(tmp_path, load):
+    (tmp_path / "all.tsv").write_text("a\tb\nc\td\n")
+    with pytest.raises(ValueError, match="is one file, so validation_prefix has no effect"):
+        load(tmp_path / "all.tsv", validation_prefix="val")
+
+
+def test_a_classifiers_text_must_be_utf8(tmp_path, load):
+    """It drops nothing, so that it would learn from what is left of the letters."""
+    (tmp_path / "train.tsv").write_bytes("gr\u00fcn\tcolour\n".encode("latin-1") * 3)
+    with pytest.raises(ValueError, match=r"train\.tsv:1: byte 3 of the line"):
+        load(tmp_path, task="text_classification")
+
+
+def test_a_test_set_without_labels_is_left_out(tmp_path, load, caplog):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["no", "yes"])})
+    rows = {"train": [0, 1, 0, 1], "validation": [1, 0], "test": [-1, -1]}
+    data = {
+        name: Dataset.from_dict({"text": [f"{name} {i}" for i in range(len(labels))], "label": labels}, features)
+        for name, labels in rows.items()
+    }
+    DatasetDict(data).save_to_disk(tmp_path / "data")
+    loaded = load(tmp_path / "data", task="text_classification")
+    assert set(loaded) == {"train", "validation"}
+    assert "test is left out: it has no labels" in caplog.text
+
+
 def test_sample_limits_take_the_first(tmp_path, load):
     folder = write_splits(tmp_path / "data", parallel, train=PAIRS, val=TEST, test=TEST)
     loaded = load(folder, max_train_samples=2, max_eval_samples=1)
@@ -692,7 +733,7 @@ MISTAKES = {
     "empty compressed training set": ({"train.csv.gz": gzip.compress(b"")}, {}, "the train split has no pairs"),
     "header alone": ({"train.csv": "source,target\n"}, {}, "the train split has no pairs"),
     "empty validation set": (GOOD | {"val.tsv": ""}, {}, "the validation split has no pairs"),
-    "nothing that can be held out": ({"train.tsv": "\tb\n" * 9}, {}, "no training pair with text on both sides"),
+    "nothing that can be held out": ({"train.tsv": "\tb\n" * 9}, {}, "no training pair that is fit to be held out"),
     "one pair and nothing to hold out": ({"train.tsv": "a\tb\n"}, {}, "one training pair and no validation split"),
 }
 

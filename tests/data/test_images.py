@@ -13,6 +13,28 @@ def load(folder, **options):
     return load_images(DataArguments(task="image_classification", data_dir=str(folder), **options))
 
 
+def draw(file, value: int) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Picture.fromarray(np.full((2, 2), value, np.uint8)).save(file)
+
+
+def test_names_that_sound_like_splits_are_names(tmp_path):
+    for label in ("bird", "test tube"):
+        for number, name in enumerate(("1", "train_2", "test-3", "val 4", *map(str, range(5, 30)))):
+            draw(tmp_path / "data" / label / f"{name}.png", number)
+    data, names = load(tmp_path / "data", cache_dir=str(tmp_path / "cache"))
+    assert names == ["bird", "test tube"]
+    assert sum(data.num_rows.values()) == 58
+    assert set(data) == {"train", "validation"}
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    for label in ("car", "train"):
+        for number in range(12):
+            draw(tmp_path / "data" / label / f"{number}.png", number)
+    assert load(tmp_path / "data", cache_dir=str(tmp_path / "cache"))[1] == ["car", "train"]
+
+
 def test_a_sample_of_a_folder_has_more_than_its_first_label(tmp_path):
     for split in ("train", "validation"):
         for label in ("bird", "cat"):

@@ -14,12 +14,12 @@ from modeling_vanilla.decoding.engines import target_language
 from modeling_vanilla.scripts.main import main
 from modeling_vanilla.training import VanillaTrainer, VanillaTrainingArguments, load_recipe, run
 from modeling_vanilla.training.averaging import (
-    _ranked,
     average_checkpoints,
     average_weights,
     best_checkpoints,
     last_checkpoints,
     metric_by_step,
+    ranked,
 )
 from tests.fixtures import train_words, write_corpus
 
@@ -318,7 +318,7 @@ def test_of_equals_the_first_is_kept_as_the_librarys_best_one():
     history = [{"step": step, "eval_accuracy": value} for step, value in ((2, 50), (4, 50), (6, 20), (8, math.nan))]
     values = metric_by_step(history, "accuracy")
     assert values == {2: 50, 4: 50, 6: 20}
-    assert _ranked(paths, values, True) == paths
+    assert ranked(paths, values, True) == paths
 
 
 def test_too_few_checkpoints_leave_the_model_as_it_is(tmp_path, caplog):

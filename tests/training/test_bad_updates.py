@@ -153,6 +153,29 @@ def test_a_bad_update_is_skipped_when_told_so(tmp_path, pairs, poisoned, caplog)
     assert losses(trainer)[:9] == losses(nine)
 
 
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_skipped_update_has_no_part_in_the_logged_loss(tmp_path, pairs, poisoned, every):
+    """Nor in what it is divided by: the mean is that of the others."""
+    settings = {"max_steps": 6, "on_bad_update": "skip", "learning_rate": 0.0, "logging_steps": every}
+
+    class Lost(poisoned(math.nan, 2)):
+        def compute_loss(self, *args, **kwargs):
+            loss = super().compute_loss(*args, **kwargs)
+            if Poisoned.passes == self.at:
+                self._nll += math.nan
+            return loss
+
+    trainer = Lost(make_model(), arguments(tmp_path, **settings), train_dataset=pairs)
+    trainer.train()
+    sound = VanillaTrainer(make_model(), arguments(tmp_path, **settings | {"logging_steps": 1}), train_dataset=pairs)
+    sound.train()
+    each = [entry["nll"] for entry in sound.state.log_history if "nll" in entry]  # of weights that stay as they are
+    first = [each[0], each[2]] if every == 3 else [each[0]]
+    logged = [entry.get("nll") for entry in trainer.state.log_history if "loss" in entry]
+    assert logged[0] == pytest.approx(sum(first) / len(first), rel=1e-5)
+    assert every == 3 or logged[1:] == [None, *map(pytest.approx, each[2:])]
+
+
 def test_accumulated_batches_are_all_kept(tmp_path, pairs, poisoned):
     args = arguments(tmp_path, max_steps=40, gradient_accumulation_steps=3)
     with pytest.raises(BadUpdate, match="update 2:"):

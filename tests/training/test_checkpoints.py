@@ -26,6 +26,7 @@ from modeling_vanilla.training.checkpoints import (
     seal,
 )
 from modeling_vanilla.training.interruption import TrainingInterrupted
+from modeling_vanilla.training.run import _weights_of
 from tests.fixtures import train_words, write_corpus
 
 from .conftest import make_model, make_pairs
@@ -99,6 +100,17 @@ def trainer(folder, **changes):
     )
 
 
+def score(one: VanillaTrainer, nll: dict[int, float]) -> None:
+    """Has a trainer's evaluations find these losses at these updates."""
+
+    def evaluate(*_, **__):
+        metrics = {"eval_nll": nll[one.state.global_step]}
+        one.log(dict(metrics))
+        return metrics
+
+    one.evaluate = evaluate
+
+
 def names(folder) -> list[str]:
     return [path.name for path in checkpoints(folder)]
 
@@ -119,8 +131,7 @@ def test_the_newest_and_the_best_stay(tmp_path, limit):
         "load_best_model_at_end": True,
     }
     one = trainer(tmp_path, save_total_limit=limit, learning_rate=0.3, **settings)
-    nll = {2: 3.0, 4: 1.0, 6: 2.0, 8: 4.0}
-    one.evaluate = lambda *_, **__: {"eval_nll": nll[one.state.global_step]}
+    score(one, {2: 3.0, 4: 1.0, 6: 2.0, 8: 4.0})
     one.train()
     assert one.state.best_model_checkpoint == str(tmp_path / "checkpoint-4")
     assert (
@@ -136,8 +147,41 @@ def test_the_newest_and_the_best_stay(tmp_path, limit):
         assert torch.equal(one.model.state_dict()[name], weight)
 
 
-def interrupt(folder, step: int, **settings) -> None:
+SELDOM = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 4, "load_best_model_at_end": True}
+LOSSES = {1: 3.0, 2: 2.9, 3: 2.7, 4: 2.8}  # the best is after an update that isn't saved
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+def test_the_best_is_the_best_of_what_is_saved(tmp_path, limit):
+    one = trainer(tmp_path, **SELDOM, save_total_limit=limit)
+    score(one, LOSSES)
+    one.train()
+    assert one.state.best_model_checkpoint == str(tmp_path / "checkpoint-4")
+    assert _weights_of(one, []) == [4]
+
+
+def test_what_an_interruption_wrote_is_never_the_best(tmp_path):
+    """It goes when the next one is there, and an undisturbed run never has it."""
+    interrupt(tmp_path, 3, LOSSES, **SELDOM)
+    assert names(tmp_path) == ["checkpoint-2", "checkpoint-3"]
+    one = trainer(tmp_path, **SELDOM)
+    score(one, LOSSES)
+    one.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert one.state.best_model_checkpoint == str(tmp_path / "checkpoint-4")
+    assert names(tmp_path) == ["checkpoint-2", "checkpoint-4"]
+
+
+def test_a_best_one_at_an_interruption_was_due(tmp_path):
+    settings = {"save_strategy": "best", "eval_strategy": "steps", "eval_steps": 1, "max_steps": 4}
+    interrupt(tmp_path, 2, LOSSES, **settings)
+    assert names(tmp_path) == ["checkpoint-1", "checkpoint-2"]
+    assert all(map(is_due, checkpoints(tmp_path)))
+
+
+def interrupt(folder, step: int, losses: dict[int, float] | None = None, **settings) -> None:
     one, last = trainer(folder, **settings), last_checkpoint(folder)
+    if losses:
+        score(one, losses)
     one.interruption.on_step_begin = lambda args, state, control, **_: setattr(
         one.interruption, "requested", state.global_step == step - 1
     )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Image
+from PIL import Image as Picture
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from modeling_vanilla.data import DataArguments, load_corpus
@@ -14,6 +15,7 @@ from modeling_vanilla.data.images import load_images
 from modeling_vanilla.heads import VanillaForImageClassification, VanillaForSequenceClassification
 from modeling_vanilla.training import load_recipe, run
 from modeling_vanilla.training.jobs import JOBS
+from modeling_vanilla.training.jobs.classification import in_colours
 from modeling_vanilla.training.jobs.language_model import LineCollator
 from modeling_vanilla.training.paper import EpochLengthGroups
 from tests.fixtures import corpus, train_words, write_corpus
@@ -124,7 +126,7 @@ def test_a_missing_label_is_refused_with_its_row(tmp_path):
     with open(tmp_path / "data" / "train.jsonl", "a") as file:
         file.write('\n{"text": "Who is it?", "label": null}')
     changes = CLASSIFIER | {"validation_prefix": "test"}
-    with pytest.raises(ValueError, match="train, row 136: there is no label"):
+    with pytest.raises(ValueError, match=r"train\.jsonl:136: 'label' is missing"):
         run(load_recipe(None, words(tmp_path / "data", tmp_path / "out", task="text_classification", **changes)))
 
 
@@ -201,6 +203,18 @@ def test_a_scored_line_past_a_learned_table_is_refused_before_training(tmp_path,
             file.write("a b c d " * 200 + "\n")
     changes = {"position_encoding": "learned", "max_position_embeddings": 400, "task": task}
     with pytest.raises(ValueError, match="max_position_embeddings=400: inputs may have"):
+        run(load_recipe(None, words(data, tmp_path / "out", **changes)))
+
+
+def test_a_translation_past_a_learned_table_is_refused_before_training(tmp_path):
+    """A line that fits may have a translation that doesn't: of up to 50 tokens more."""
+    data = write_corpus(tmp_path / "data")
+    with (data / "val.en").open("a", encoding="utf-8") as english, (data / "val.de").open("a") as german:
+        english.write("The big dog sees the red ball. " * 4 + "\n")
+        german.write("Der Hund.\n")
+    changes = {"position_encoding": "learned", "max_length": 20, "max_position_embeddings": 75}
+    changes |= {"eval_strategy": "steps", "predict_with_generate": "true"}
+    with pytest.raises(ValueError, match="max_position_embeddings=75: inputs may have 113 "):
         run(load_recipe(None, words(data, tmp_path / "out", **changes)))
 
 
@@ -288,6 +302,13 @@ def test_mistakes_in_an_image_recipe_are_named_before_training(tmp_path, changes
     given = words(tmp_path / "data", tmp_path / "out", task="image_classification", **IMAGES | changes)
     with pytest.raises(ValueError, match=said):
         run(load_recipe(None, given))
+
+
+@pytest.mark.parametrize(("mode", "value"), [("I;16", 3000), ("I", 70_000), ("F", 0.5)])
+def test_an_image_that_would_be_spoiled_is_refused(mode, value):
+    with pytest.raises(ValueError, match=f"mode {mode} has more than 8 bits"):
+        in_colours(Picture.new(mode, (4, 4), value))
+    assert in_colours(Picture.new("I", (4, 4), 200)).getpixel((0, 0)) == (200, 200, 200)
 
 
 def test_images_without_labels_are_refused(tmp_path):

@@ -207,6 +207,34 @@ def test_what_would_fail_at_the_first_evaluation_is_refused_before(tmp_path, rec
         load_recipe(recipe_file(tmp_path, recipe))
 
 
+@pytest.mark.parametrize(("setting", "said"), [
+    ("num_beams: 0", "num_beams=0: must be at least 1"), ("length_penalty: .nan", "length_penalty=nan: must be"),
+    ("max_steps: 0", "there is nothing to train"), ("max_steps: -7", "there is nothing to train"),
+    ("num_train_epochs: 0", "there is nothing to train"),
+])  # fmt: skip
+def test_what_would_fail_after_training_is_refused_before(tmp_path, setting, said):
+    with pytest.raises(ValueError, match=said):
+        load_recipe(recipe_file(tmp_path, f"{setting}\n"))
+
+
+def test_a_date_is_a_folders_name_like_another(tmp_path):
+    assert load_recipe(recipe_file(tmp_path, "output_dir: 2026-10-19\n")).training.output_dir == "2026-10-19"
+
+
+def test_an_option_with_dashes_wins_as_the_one_with_underscores(tmp_path):
+    recipe = load_recipe(recipe_file(tmp_path, "dataset_name: builtin\n"), ["--data-dir", "here"])
+    assert (recipe.data.dataset_name, recipe.data.data_dir) == (None, "here")
+
+
+def test_a_preset_of_ones_own_is_kept_with_the_settings(tmp_path):
+    """So that a run notices when the file is another."""
+    (tmp_path / "my.yaml").write_text("d_model: 32\nencoder_layers: 1\n")
+    recipe = load_recipe(None, ["--model", str(tmp_path / "my.yaml"), "--encoder_layers", "2"])
+    assert recipe.settings == {"model": str(tmp_path / "my.yaml"), "d_model": 32, "encoder_layers": 2}
+    (tmp_path / "again.yaml").write_text(yaml.safe_dump(recipe.settings))
+    assert load_recipe(str(tmp_path / "again.yaml")).settings == recipe.settings
+
+
 def test_words_that_are_yes_or_no_may_be_words(tmp_path):
     recipe = load_recipe(recipe_file(tmp_path, 'source_lang: "no"\nearly_stopping: true\nsave_strategy: "no"\n'))
     assert (recipe.data.source_lang, recipe.model.early_stopping) == ("no", "true")

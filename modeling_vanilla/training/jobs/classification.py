@@ -35,6 +35,13 @@ def wilson(share: float, n: int) -> float:
     return z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
 
 
+def in_colours(image: Any) -> Any:
+    """An image as the library's pipeline reads it, in three colours of 8 bits; what would be lost of it is refused."""
+    if image.mode == "F" or (image.mode.startswith("I") and image.getextrema()[1] > 255):
+        raise ValueError(f"an image of Pillow's mode {image.mode} has more than 8 bits a pixel: convert it to 8")
+    return image.convert("RGB")
+
+
 class Classification(Job):
     """What text and images have in common: labels, and accuracy."""
 
@@ -80,7 +87,7 @@ class Classification(Job):
                 batch = {key: x.to(args.device) for key, x in self.collate([split[i] for i in rows]).items()}
                 del batch["labels"]
                 predicted += model(**batch).logits.argmax(-1).tolist()
-            right = np.asarray(predicted) == np.asarray(split["label"])
+            right = np.asarray(predicted) == np.asarray(split["label"][:])
             share, n = float(right.mean()), len(right)
             result.results.append(
                 {"dataset": name, "name": "accuracy", "value": 100 * share, "interval": 100 * wilson(share, n),
@@ -106,26 +113,26 @@ class TextClassification(Classification):
     def prepare(self) -> None:
         self.corpus = load_corpus(self.recipe.data)
         self.processor = self.make_tokenizer(SourceTexts(self.corpus["train"]))
-        self.labels = sorted(set(self.corpus["train"]["target"]) - {"", None})
+        self.labels = sorted(set(self.corpus["train"]["target"][:]) - {"", None})
         self.examples = DatasetDict({name: self._encode(name, split) for name, split in self.corpus.items()})
         self.collate = self._collate
 
     def _encode(self, name: str, split: Dataset) -> Dataset:
         number = {label: index for index, label in enumerate(self.labels)}
-        for row, label in enumerate(split["target"], start=1):
+        for row, label in enumerate(split["target"][:], start=1):
             if not label:
                 raise ValueError(f"{name}, row {row}: there is no label: fill it in or take the row out")
             if label not in number:
                 known = ", ".join(self.labels[:12])
                 raise ValueError(f"{name}, row {row}: the label {label!r} is none of the training set's: {known}")
         tokenizer, limit = self.processor, self.recipe.data.max_length
-        texts = [text or "" for text in split["source"]]
+        texts = [text or "" for text in split["source"][:]]
         ids = tokenizer(texts, return_attention_mask=False, verbose=False)["input_ids"]
         cut = sum(len(x) > limit for x in ids)
         if cut:
             logger.warning("%s: %s of %s texts are cut to max_length=%s tokens", name, cut, len(ids), limit)
             ids = tokenizer(texts, truncation=True, max_length=limit, return_attention_mask=False)["input_ids"]
-        labels = [number[label] for label in split["target"]]
+        labels = [number[label] for label in split["target"][:]]
         return Dataset.from_dict({"input_ids": ids, "length": list(map(len, ids)), "label": labels})
 
     def _collate(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -162,7 +169,7 @@ class ImageClassification(Classification):
 
     def _collate(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         try:
-            images = [example["image"].convert("RGB") for example in examples]
+            images = [in_colours(example["image"]) for example in examples]
         except OSError as error:
             raise ValueError(f"an image can't be read: {error}: mend it or take it out") from error
         pixels = self.processor(images, return_tensors="pt")["pixel_values"]

@@ -99,7 +99,9 @@ class Job(ABC):
         """Refuses a learned table of positions that ends before the longest input, or the longest of what is scored."""
         config = self.recipe.vanilla_config()
         if config.position_encoding == "learned":  # with the start token
-            lengths = [max(data[f"{side}_length"], default=0) + 1 for data in scored for side in ("source", "target")]
+            lengths = [
+                max(data[f"{side}_length"][:], default=0) + 1 for data in scored for side in ("source", "target")
+            ]
             longest = max([longest, *lengths])
         if config.position_encoding == "learned" and config.max_position_embeddings < longest:
             raise ValueError(

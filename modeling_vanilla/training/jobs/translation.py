@@ -2,6 +2,7 @@
 
 from datasets import DatasetDict
 from transformers import PreTrainedModel
+from transformers.trainer_utils import IntervalStrategy
 
 from modeling_vanilla.data import FilterReport, PairTexts, load_corpus, prepare_pairs
 from modeling_vanilla.decoding.lengths import EARLY_STOPPING, max_new_tokens
@@ -31,7 +32,10 @@ class Translation(Job):
         return str(self.report)
 
     def build(self) -> PreTrainedModel:
-        self.check_positions(max_new_tokens(self.recipe.data.max_length) + 1, self.pairs["validation"])
+        args, longest = self.recipe.training, self.recipe.data.max_length
+        if args.predict_with_generate and args.eval_strategy != IntervalStrategy.NO:  # lines that aren't filtered
+            longest = max(longest, *self.pairs["validation"]["source_length"][:])
+        self.check_positions(max_new_tokens(longest) + 1, self.pairs["validation"])
         model = self.make_model(VanillaForConditionalGeneration, self.text_config())
         search = model.generation_config
         search._from_model_config = False  # or what the library doesn't know is lost when it is loaded
@@ -66,7 +70,7 @@ class Translation(Job):
         """Translates each test set once, keeps the translations beside the model, and scores them."""
         translator = Translator.from_pretrained(self.folder, device=self.recipe.training.device)
         for name in test_sets(self.corpus):
-            sources, references = list(self.corpus[name]["source"]), list(self.corpus[name]["target"])
+            sources, references = self.corpus[name]["source"][:], self.corpus[name]["target"][:]
             hypotheses = [translation.text for translation in translator.translate(sources)]
             file = self.folder / "translations" / f"{name}.txt"
             file.parent.mkdir(parents=True, exist_ok=True)
