@@ -208,6 +208,25 @@ def test_evaluation_drops_nothing_and_smooths(tmp_path, pairs, key, smoothing):
     assert found == pytest.approx(total / tokens, rel=1e-5)
 
 
+def test_a_schedule_free_optimizer_is_told_of_evaluation(tmp_path, pairs):
+    """Its weights for evaluation aren't those of training."""
+    modes, seen = [], []
+
+    class ScheduleFree(torch.optim.SGD):
+        train, eval = (lambda self, mode=mode: modes.append(mode) for mode in ("train", "eval"))
+
+    class Watched(VanillaTrainer):
+        def _prepare_inputs(self, inputs):
+            seen.append((self.model.training, modes[-1]))
+            return super()._prepare_inputs(inputs)
+
+    model = make_model()
+    optimizers = (ScheduleFree(model.parameters(), lr=0.1), None)
+    args = arguments(tmp_path, max_steps=2, eval_strategy="steps", eval_steps=1, lr_scheduler_type="constant")
+    Watched(model, args, train_dataset=pairs, eval_dataset=pairs, optimizers=optimizers).train()
+    assert set(seen) == {(True, "train"), (False, "eval")}
+
+
 def test_evaluation_averages_over_tokens(tmp_path, pairs):
     model = make_model()
     trainer = VanillaTrainer(model, arguments(tmp_path), train_dataset=pairs, eval_dataset=make_pairs(37, seed=1))
