@@ -53,7 +53,7 @@ SAVED_BY_DATASETS = ("dataset_dict.json", "state.json")  # a DatasetDict, and a 
 RECORD_READERS = {"json": read_json, "csv": read_csv, "parquet": read_parquet}
 HELD_OUT_FRACTION, HELD_OUT_MOST, HELD_OUT_SEED = 0.01, 1_000, 0
 HELD_OUT_FRACTION_OF_LABELLED = 0.05  # of texts to classify, which are fewer
-BYTES_A_TOKEN = 4  # of text as a tokenizer cuts it, about
+BYTES_A_TOKEN = 8  # of text as a tokenizer cuts it, at most, about
 READER_VERSION = 3  # part of every cache key: raise it when the same files would read differently
 PAIRS_PER_BATCH = 10_000
 

@@ -406,7 +406,7 @@ def test_only_text_is_held_out(tmp_path, load):
 
 
 def test_what_training_would_drop_is_not_held_out(tmp_path, load):
-    bad = [("a " * 600, "t " * 500), ("one", "eins " * 90), ("s\x07", "t")]
+    bad = [("a " * 1200, "t " * 1100), ("one", "eins " * 90), ("s\x07", "t")]
     folder = write_splits(tmp_path / "data", parallel, train=bad * 100 + [("s", "t")] + bad * 100)
     assert pairs_of(load(folder)["validation"]) == [("s", "t")]
 
