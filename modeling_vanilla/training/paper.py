@@ -150,14 +150,14 @@ class PaperTrainer(Trainer):
         """The library's, but whole or not at all; older checkpoints go when the new one is there."""
         folder, name = Path(self._get_output_dir(trial)), f"checkpoint-{self.state.global_step}"
         fault: Exception | None = None
+        between = self.interruption.between
         best, self.state.best_global_step = self.state.best_global_step, None  # it would look for that one aside
         self._is_saving = True
         try:
             super()._save_checkpoint(model, trial)
             self._running_loss_file(folder / ASIDE / name).write_text(json.dumps(self._running_loss()))
             # A best one is due wherever it is found, which is after the interruption was heard.
-            is_best = self.args.save_strategy == SaveStrategy.BEST and best == self.state.global_step
-            between = self.interruption.between and not is_best
+            between &= self.args.save_strategy != SaveStrategy.BEST or best != self.state.global_step
             if between:
                 (folder / ASIDE / name / BETWEEN).touch()
         except (OSError, SafetensorError, RuntimeError) as error:
@@ -165,13 +165,13 @@ class PaperTrainer(Trainer):
         finally:
             self._is_saving = False
             self.state.best_global_step = best
+        before = [path for path in checkpoints(folder) if is_due(path)]  # seen by all, until the first removes some
         if self._any_process(fault is not None):  # which is also where the processes wait for each other
             return self._not_saved(folder, name, fault)
         if self.args.metric_for_best_model and not between:  # the best of what is saved, which may be less than all
             values = metric_by_step(self.state.log_history, self.args.metric_for_best_model)
-            saved = {*filter(is_due, checkpoints(folder)), folder / name}
-            scored = [path for path in saved if step_of(path) in values]
-            if scored:  # on all processes
+            scored = [path for path in {*before, folder / name} if step_of(path) in values]
+            if scored:
                 self.state.best_model_checkpoint = str(ranked(scored, values, self.args.greater_is_better)[0])
         if self.args.should_save:
             try:
