@@ -170,6 +170,8 @@ class PaperTrainer(Trainer):
             return self._not_saved(folder, name, fault)
         if self.args.metric_for_best_model and not between:  # the best of what is saved, which may be less than all
             values = metric_by_step(self.state.log_history, self.args.metric_for_best_model)
+            if best and self.state.best_metric is not None:  # also where an `evaluate` of somebody's own logs nothing
+                values.setdefault(best, self.state.best_metric)
             scored = [path for path in {*before, folder / name} if step_of(path) in values]
             if scored:
                 self.state.best_model_checkpoint = str(ranked(scored, values, self.args.greater_is_better)[0])
