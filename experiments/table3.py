@@ -60,9 +60,9 @@ def settings_of(change: dict[str, Any], options: Options) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measure(options: Options, name: str, change: dict[str, Any]) -> tuple[int, list[float], list[float]]:
-    """Parameters; perplexities and BLEUs of the seeds."""
-    perplexities, bleus, parameters = [], [], 0
+def measure(options: Options, name: str, change: dict[str, Any]) -> tuple[int, list[float], list[float], float]:
+    """Parameters; perplexities and BLEUs of the seeds; the last training NLL (with dropout) of the last."""
+    perplexities, bleus, parameters, training = [], [], 0, math.nan
     for seed in options.seeds:
         _, results = trained(options, f"table3-{name}", **settings_of(change, options), seed=seed)
         nll = [entry["eval_nll"] for entry in results["history"] if "eval_nll" in entry][-1]
@@ -70,7 +70,8 @@ def measure(options: Options, name: str, change: dict[str, Any]) -> tuple[int, l
         test = next(x["dataset"] for x in results["results"] if x["dataset"].startswith("test"))
         bleus.append(figure_of(results, test, "BLEU"))
         parameters = results["parameters"]
-    return parameters, perplexities, bleus
+        training = [entry["nll"] for entry in results["history"] if "nll" in entry][-1]
+    return parameters, perplexities, bleus, training
 
 
 def named(letter: str, change: dict[str, Any]) -> str:
@@ -89,17 +90,17 @@ def moved(percent: float) -> str:
 
 def run(options: Options) -> Report:
     lines(options, "test", 1)  # without a test set nothing is trained
-    table, here, paper = [], {}, {}
+    table, here, paper, ended = [], {}, {}, {}
     for number, (letter, ours, theirs, ppl, bleu) in enumerate(TABLE):
         if options.size == "small" and number not in SMALL:
             continue
         change = options.choose(ours, ours, theirs)
         name = named(letter, change)
-        parameters, perplexities, bleus = measure(options, name, change)
+        parameters, perplexities, bleus, ended[name] = measure(options, name, change)
         here[name], paper[name] = statistics.mean(perplexities), ppl
         table.append((name, f"{parameters:,}", swing(perplexities, 2), swing(bleus, 1),
                       f"{named(letter, theirs)}: {ppl:.2f}", f"{bleu:.1f}"))  # fmt: skip
-    changed = list(here)[1:]
+    base, changed = here["base"], list(here)[1:]
     here, paper = ({n: 100 * (x[n] / x["base"] - 1) for n in changed} for x in (here, paper))
     agree = [name for name in changed if moved(here[name]) == moved(paper[name])]
     figure, (axis,) = axes_of(1, xlabel="perplexity against base (%)")
@@ -117,10 +118,12 @@ def run(options: Options) -> Report:
     axis.axvline(0, color="black", linewidth=0.8)
     axis.legend(fontsize="small")
     others = [f"{name} (here {here[name]:+.1f} %, there {paper[name]:+.1f} %)" for name in changed if name not in agree]
+    fits = ", so that it had not begun to overfit" if ended["base"] > math.log(base) else ""
     found = (
-        f"Each row had {updates(options):,} updates, the paper's 100,000, so that what learns fast looks good. In "
-        f"{len(agree)} of {len(changed)} rows the perplexity moves as in the paper (lower, higher, or within {ALIKE} % "
-        f"of base)" + (f"; otherwise in {', '.join(others)}" if others else "")
+        f"Each row had {updates(options):,} updates, the paper's 100,000. Base's training loss (with dropout) ended at "
+        f"{ended['base']:.2f} nats a token, its validation loss at {math.log(base):.2f}{fits}. In {len(agree)} of "
+        f"{len(changed)} rows the perplexity moves as in the paper (lower, higher, or within {ALIKE} % of base)"
+        + (f"; otherwise in {', '.join(others)}" if others else "")
         + f". The worst row is {max(here, key=here.__getitem__)} here, {max(paper, key=paper.__getitem__)} there."
     )  # fmt: skip
     header = ("row", "parameters", "perplexity (validation)", "BLEU (test)", "the paper's row like it: perplexity",
