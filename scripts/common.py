@@ -92,8 +92,10 @@ def make_folder(name: str) -> None:
 
 def check_output(option: str, output: str, inputs: Iterable[str | None]) -> None:
     """Refuses to write text over a file that is still to be read, or under a name that says it is compressed."""
+    from modeling_vanilla.data.text_files import COMPRESSIONS
+
     path = Path(output)
-    if path.suffix in (".gz", ".xz", ".zst"):
+    if path.suffix in COMPRESSIONS:
         raise ValueError(f"{option} {output}: is written as plain text: leave out {path.suffix}")
     for name in filter(None, inputs):
         if path.is_file() and Path(name).is_file() and path.samefile(name):

@@ -121,8 +121,10 @@ def main(argv: Sequence[str]) -> None:
 
 def data_set_name(source: str) -> str:
     """What training calls a test file: its name without the language and what compresses it."""
+    from modeling_vanilla.data.text_files import COMPRESSIONS
+
     path = Path(source)
-    if path.suffix in (".gz", ".xz", ".zst"):
+    if path.suffix in COMPRESSIONS:
         path = path.with_suffix("")
     return path.stem
 

@@ -98,12 +98,11 @@ class Job(ABC):
     def check_positions(self, longest: int, *scored: Dataset) -> None:
         """Refuses a learned table of positions that ends before the longest input, or the longest of what is scored."""
         config = self.recipe.vanilla_config()
-        if config.position_encoding == "learned":  # with the start token
-            lengths = [
-                max(data[f"{side}_length"][:], default=0) + 1 for data in scored for side in ("source", "target")
-            ]
-            longest = max([longest, *lengths])
-        if config.position_encoding == "learned" and config.max_position_embeddings < longest:
+        if config.position_encoding != "learned":
+            return
+        sides = [data[f"{side}_length"][:] for data in scored for side in ("source", "target")]
+        longest = max([longest, *(max(lengths, default=0) + 1 for lengths in sides)])  # with the start token
+        if config.max_position_embeddings < longest:
             raise ValueError(
                 f"max_position_embeddings={config.max_position_embeddings}: inputs may have {longest} positions, and a "
                 f"learned table must have as many: raise it, or lower what is let in"
